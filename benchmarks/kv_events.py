@@ -21,16 +21,15 @@ from random import Random
 from typing import Any
 
 import msgspec
-import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
 from pdgate.gateway.kv_events import subscriber as feeding
 from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored, read
-from pdgate.gateway.kv_events.prompts import Prompt
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.prompts import IndexedPrompt
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import Subscriber
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
 from pdgate.scheduling.prefix import PrefixIndex
 
 BLOCK_TOKENS = 16
@@ -96,13 +95,15 @@ async def microseconds(made: list[Text], step: int) -> tuple[float, int]:
     publisher = Publisher(ANY_PORT, ANY_PORT, keeps=len(batches))
     for batch in batches:
         publisher.publish(batch)
-    translation, seen = Translation(PrefixIndex()), Seen()
+    translation, seen = EventTranslation(PrefixIndex()), SeenEventCounts()
     # Somebody has to say how long blocks are before prompts can be tied to them.
-    translation.take("another", 0, read(msgspec.msgpack.encode([1.0, batches[0], 0])), Seen())
+    translation.take(
+        "another", 0, read(msgspec.msgpack.encode([1.0, batches[0], 0])), SeenEventCounts()
+    )
     for number, text in enumerate(made[::2]):
         blocks = array("Q", range(number << 32, (number << 32) + BYTE_BLOCKS))
         ends = [(index + 1) * len(text.tokens) // BYTE_BLOCKS for index in range(BYTE_BLOCKS)]
-        translation.learn(Prompt(blocks, ends, text.tokens, None))
+        translation.learn(IndexedPrompt(blocks, ends, text.tokens, None))
     done = asyncio.Event()
 
     def taken(payload: bytes) -> None:
@@ -110,14 +111,12 @@ async def microseconds(made: list[Text], step: int) -> tuple[float, int]:
         if feed.counts.batches == len(batches):
             done.set()
 
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    source = Source(publisher.endpoint, publisher.replay_endpoint)
+    source = EventSource(publisher.endpoint, publisher.replay_endpoint)
     begun = time.thread_time()
-    feed = Subscriber(context, source, taken, lambda: None)
+    feed = Subscriber(source, taken, lambda: None)
     await done.wait()
     spent = time.thread_time() - begun
     feed.close()
-    context.term()
     publisher.close()
     assert seen.malformed == 0
     assert feed.counts.gaps == 0

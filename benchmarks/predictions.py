@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from pdgate.lab.simulator.hardware import PRESETS
-from pdgate.lab.simulator.trace import Ask, faster, read
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.trace import TraceCall, faster, read
+from pdgate.lab.simulator.world import WorldPlan, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.accuracy import Accuracy
@@ -63,7 +63,7 @@ class Watching(Policy):
         return self._policy.choose(call, endpoints)
 
 
-def measured(asks: Sequence[Ask], engines: str, policy: str, scale: float) -> Row:
+def measured(asks: Sequence[TraceCall], engines: str, policy: str, scale: float) -> Row:
     made: list[Watching] = []
 
     def watching(name: str, context: PolicyContext) -> Policy:
@@ -71,7 +71,7 @@ def measured(asks: Sequence[Ask], engines: str, policy: str, scale: float) -> Ro
         return made[-1]
 
     run(
-        Plan(policy, "least_loaded", hardware=PRESETS[engines]),
+        WorldPlan(policy, "least_loaded", hardware=PRESETS[engines]),
         faster(asks, scale),
         policy=watching,
     )

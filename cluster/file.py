@@ -32,7 +32,7 @@ EVERY_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
+class _FileSaid:
     """
     Attributes:
         stamp: Which version of the file it was: time, size and inode.
@@ -52,7 +52,7 @@ class File(Polled):
         if not path:
             raise ValueError("the path of the file or folder is missing")
         self._path = Path(path)
-        self._said: dict[Path, _Said] = {}
+        self._said: dict[Path, _FileSaid] = {}
 
     async def look(self) -> Seen:
         # A network file system may keep us waiting.
@@ -85,7 +85,7 @@ class File(Polled):
         )
 
 
-def _read(path: Path, before: _Said | None) -> _Said:
+def _read(path: Path, before: _FileSaid | None) -> _FileSaid:
     """Raises OSError."""
     stat = path.stat()
     stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
@@ -93,13 +93,13 @@ def _read(path: Path, before: _Said | None) -> _Said:
         return before
     last = before.entries if before else {}
     try:
-        return _Said(stamp, parsed(path.suffix, regular.read(path, MAX_BYTES)))
+        return _FileSaid(stamp, parsed(path.suffix, regular.read(path, MAX_BYTES)))
     except OSError as error:
         if error.errno not in (errno.EFBIG, errno.EINVAL):
             raise
-        return _Said(stamp, last, str(error.strerror))
+        return _FileSaid(stamp, last, str(error.strerror))
     except ValueError as error:
-        return _Said(stamp, last, str(error))
+        return _FileSaid(stamp, last, str(error))
 
 
 def parsed(suffix: str, data: bytes) -> dict[str, bytes]:

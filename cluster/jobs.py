@@ -43,7 +43,7 @@ def pause_seconds(failures: int, chance: float) -> float:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class SupervisedJob:
     """
     Attributes:
         run: Goes on until it is cancelled; it can be called again after it has failed.
@@ -74,16 +74,16 @@ class Jobs:
         self._pause = pause
         self._clock = clock
         self._end_seconds = end_seconds
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, SupervisedJob] = {}
         self._ends: list[Callable[[], None]] = []
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[SupervisedJob]:
         return iter(self._jobs.values())
 
     def add(self, name: str, run: Run) -> None:
         assert name not in self._jobs, name
-        self._jobs[name] = Job(name, run)
+        self._jobs[name] = SupervisedJob(name, run)
 
     def add_all(self, jobs: Mapping[str, Run]) -> None:
         for name, run in jobs.items():
@@ -125,7 +125,7 @@ class Jobs:
             except Exception:
                 log.exception("the end of a background job failed")
 
-    async def _keep(self, job: Job) -> None:
+    async def _keep(self, job: SupervisedJob) -> None:
         failures = 0
         while True:
             began = self._clock()
@@ -143,7 +143,7 @@ class Jobs:
             self._failed(job, _failure(task), seconds)
             await asyncio.sleep(seconds)
 
-    async def _end(self, job: Job, task: "asyncio.Task[BaseException | None]") -> None:
+    async def _end(self, job: SupervisedJob, task: "asyncio.Task[BaseException | None]") -> None:
         """The same cancellations reach the job; what it fails with is in the log."""
         while not task.done():
             task.cancel()
@@ -157,14 +157,14 @@ class Jobs:
         if error is not None and not isinstance(error, asyncio.CancelledError):
             log.error("the job %s failed at its end", job.name, exc_info=error)
 
-    def _failed(self, job: Job, error: BaseException, seconds: float) -> None:
+    def _failed(self, job: SupervisedJob, error: BaseException, seconds: float) -> None:
         job.restarts += 1
         job.failed_at = time()
         job.why = "".join(traceback.format_exception_only(error)).strip()[:LONGEST_REASON]
         log.error("the job %s failed and starts anew in %.1f s", job.name, seconds, exc_info=error)
 
 
-class Ended(Exception):
+class JobEnded(Exception):
     """A job was over by itself."""
 
 
@@ -180,5 +180,5 @@ async def _guarded(run: Run) -> BaseException | None:
 
 def _failure(task: "asyncio.Task[BaseException | None]") -> BaseException:
     if task.cancelled():
-        return Ended("it was cancelled before it began")
-    return task.result() or Ended("it returned")
+        return JobEnded("it was cancelled before it began")
+    return task.result() or JobEnded("it returned")

@@ -176,7 +176,7 @@ def _place(key: str) -> tuple[Role, str, int]:
 _UNSAID: Final = msgspec.Raw()
 
 
-class _Said(msgspec.Struct):
+class _EntrySaid(msgspec.Struct):
     """What is looked for in an entry, each as it is written there; all else is skipped, not built."""
 
     version: msgspec.Raw = _UNSAID
@@ -198,7 +198,7 @@ class _Said(msgspec.Struct):
     connections: msgspec.Raw = _UNSAID
 
 
-_read = msgspec.json.Decoder(_Said).decode
+_read = msgspec.json.Decoder(_EntrySaid).decode
 
 
 def _said(value: bytes) -> dict[str, Any]:

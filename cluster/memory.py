@@ -8,7 +8,7 @@ from pdgate.cluster.directory import Directory, Event, Left, Listing, Tell, entr
 from pdgate.cluster.member import Member
 
 
-class Memory(Directory):
+class MemoryDirectory(Directory):
     def __init__(self) -> None:
         self._entries: dict[str, bytes] = {}
         self._followers: list[Tell] = []
@@ -53,7 +53,7 @@ class Memory(Directory):
 
 
 class _Listing(Listing):
-    def __init__(self, memory: Memory, member: Member) -> None:
+    def __init__(self, memory: MemoryDirectory, member: Member) -> None:
         self._memory = memory
         self.gone = asyncio.Event()
         self._put(member)

@@ -1,11 +1,11 @@
 """A directory made of MoRI-IO's heartbeats: each engine says every three seconds that it is there, and where.
 
-    MoriIo(listen="10.0.0.9:36367", allow="10.0.0.0/24")
+    MoriIoDirectory(listen="10.0.0.9:36367", allow="10.0.0.0/24")
 
     ROUTER   msgpack {type: "P"|"D", http_address, zmq_address: "host:IP,handshake:PORT,notify:PORT", dp_size, tp_size,
              transfer_mode: "READ"|"WRITE"}
 
-One that is silent for FORGET_SECONDS is gone. Connections are let in by network, messages have MOST_BYTES (zmtp.py has the other bounds),
+One that is silent for FORGET_SECONDS is gone. Connections are let in by network, messages have MOST_BYTES (zmtp/ has the other bounds),
 and what is no heartbeat is refused with its reason. Engines of the two modes do not understand each other, so the mode is
 their generation. One socket: a gateway with this directory has one worker.
 
@@ -26,7 +26,8 @@ from pdgate.cluster.directory import MOST_ENTRIES, Tell
 from pdgate.cluster.member import FOLDER
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.polled import Polled, Seen, Unseen
-from pdgate.cluster.zmtp import Listener, Refused
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from pdgate.protocols.instance import Role
 
 DEFAULT_PORT: Final = 36367
@@ -50,7 +51,7 @@ class _Heartbeat(msgspec.Struct):
 _read = msgspec.msgpack.Decoder(_Heartbeat).decode
 
 
-class MoriIo(Polled):
+class MoriIoDirectory(Polled):
     one_process: ClassVar = True
 
     def __init__(
@@ -70,7 +71,7 @@ class MoriIo(Polled):
         self._strangers = 0
         self._bad = ""
         self._at = address.split(listen)
-        self._listening: tuple[Listener, asyncio.Task[None]] | None = None
+        self._listening: tuple[ZmtpListener, asyncio.Task[None]] | None = None
 
     async def follow(self, tell: Tell) -> None:
         try:
@@ -107,7 +108,7 @@ class MoriIo(Polled):
         """Raises Unseen."""
         host, port = self._at
         try:
-            listener = Listener(
+            listener = ZmtpListener(
                 host, port, "ROUTER", self._allowed, MOST_BYTES, self._beat, self._refused
             )
         except OSError as error:
@@ -115,15 +116,15 @@ class MoriIo(Polled):
         running = asyncio.get_running_loop().create_task(listener.run(), name="heartbeats")
         self._listening = listener, running
 
-    def _refused(self, why: Refused) -> None:
-        if why is Refused.STRANGER:
+    def _refused(self, why: RefusalReason) -> None:
+        if why is RefusalReason.STRANGER:
             self._strangers += 1
         else:
             self._bad = f"a connection was ended: {why}"
 
-    def _beat(self, message: bytes) -> None:
+    def _beat(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
-            key, value = self._entry(message)
+            key, value = self._entry(parts[-1])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             self._bad = f"{error}"[:200]
             return

@@ -6,11 +6,15 @@
 The other end of the pipe may not be read, a terminal may be stopped, a disk may be full: the event
 loop, and signals with it, would stand still in the middle of a line. What was dropped is told in the
 log as soon as that flows again. At the end of the process what is left has LAST_SECONDS.
+
+What is logged may be an engine's word, or a stranger's (keys of a directory, reasons of refusals): it makes
+no second line, and tells a terminal nothing (`OneLine`).
 """
 
 import atexit
 import logging
 import os
+import re
 import select
 import sys
 import threading
@@ -19,11 +23,29 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
+from pdgate.cluster.printable import printable
+
 MOST_BYTES: Final = 1 << 20
 """Of lines that wait: some thousand calls' lines."""
 BATCH_BYTES: Final = 64 << 10
 """In one write, which is what a pipe holds on Linux. Source: pipe(7)."""
 LAST_SECONDS: Final = 2.0
+
+
+_begins_like_a_record = re.compile(r"^(?=\d|[A-Z]+:)", re.MULTILINE)
+"""As a line of TEXT does (gateway/logs.py), or one of BASIC_FORMAT."""
+
+
+class OneLine(logging.Formatter):
+    """Formatter of text: a message has one line, and of a traceback none that looks like another record's."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: object) -> str:
+        lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
+        return _begins_like_a_record.sub("    ", "\n".join(map(printable, lines)))
 
 
 class Writer:
@@ -141,7 +163,7 @@ def log_to_stderr(level: str, formatter: logging.Formatter | None = None) -> Non
     if root.handlers:
         return
     handler = Stderr()
-    handler.setFormatter(formatter or logging.Formatter(logging.BASIC_FORMAT))
+    handler.setFormatter(formatter or OneLine(logging.BASIC_FORMAT))
     root.addHandler(handler)
     root.setLevel(level.upper())
     # logging has a hook of its own at the end, which was registered before and so comes after this one.

@@ -18,8 +18,8 @@ from pdgate.cluster.directory import Listing
 from pdgate.cluster.member import Member
 from pdgate.cluster.opening import opened
 from pdgate.engine.connector import Connector
-from pdgate.engine.roles import Roles
-from pdgate.engine.settings import WILDCARDS, Settings
+from pdgate.engine.roles import EngineRoles
+from pdgate.engine.settings import WILDCARDS, EngineSettings
 from pdgate.protocols.instance import Role
 
 SETTLE_SECONDS = 0.5
@@ -27,11 +27,11 @@ ANY_NAME = "*"
 
 
 def announcement(
-    settings: Settings,
+    settings: EngineSettings,
     api_port: int,
     connector: Connector | None,
     names: tuple[str, ...],
-    roles: Roles,
+    roles: EngineRoles,
 ) -> AbstractAsyncContextManager[Listing | None]:
     """The block in which the engine is listed; without a listing where there is no directory.
 
@@ -51,16 +51,16 @@ def announcement(
 
 
 def member(
-    settings: Settings, api_port: int, connector: Connector | None, names: tuple[str, ...]
+    settings: EngineSettings, api_port: int, connector: Connector | None, names: tuple[str, ...]
 ) -> Member:
     """The entry of this very process."""
     kv = ""
     if connector is not None:
         host, port = connector.kv_address
-        kv = address.joined(_dialled(settings, host), port)
+        kv = address.joined(dialled(settings, host), port)
     return Member(
         role=Role(settings.role),
-        host=address.host(_dialled(settings, settings.host)),
+        host=address.host(dialled(settings, settings.host)),
         port=api_port,
         protocol=settings.protocol,
         # Several names, or any, are for the gateway to ask about: an entry has room for one.
@@ -69,12 +69,13 @@ def member(
         epoch=secrets.token_hex(8),
         tp=settings.tp,
         block_tokens=settings.block_tokens,
+        dp_size=settings.dp,
         pair=settings.pair,
         place=settings.place,
     )
 
 
-def _dialled(settings: Settings, host: str) -> str:
+def dialled(settings: EngineSettings, host: str) -> str:
     """What others reach this machine by; a wildcard is nothing to dial."""
     if settings.advertise_host and host in (*WILDCARDS, settings.host):
         return settings.advertise_host
@@ -83,7 +84,7 @@ def _dialled(settings: Settings, host: str) -> str:
 
 @asynccontextmanager
 async def _settling(
-    announced: AbstractAsyncContextManager[Listing], member: Member, roles: Roles
+    announced: AbstractAsyncContextManager[Listing], member: Member, roles: EngineRoles
 ) -> AsyncIterator[Listing]:
     async with announced as listing:
         roles.announced(listing, member)

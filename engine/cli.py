@@ -1,4 +1,4 @@
-"""The `engine` command. Its options are `Settings`, by the names that vLLM uses."""
+"""The `engine` command. Its options are `EngineSettings`, by the names that vLLM uses."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import typer
 from pdgate.cluster.opening import CannotOpen
 from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.protocols.place import Place
 from pdgate.transfer.runtime.tls import Tls
 
@@ -28,7 +28,7 @@ def engine(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8000,
     role: Annotated[
-        Literal["prefill", "decode", "both", "plain"],
+        Literal["prefill", "decode", "both", "plain", "encode"],
         typer.Option(help="Its half of a pair; plain: it works alone."),
     ] = "plain",
     pdd_protocol: Annotated[
@@ -87,6 +87,22 @@ def engine(
             "--tensor-parallel-size", "--tp", help="Shards of the KV cache, a memory each."
         ),
     ] = 1,
+    pp: Annotated[
+        int,
+        typer.Option(
+            "--pipeline-parallel-size",
+            "--pp",
+            help="Stages with some of the layers, a process each.",
+        ),
+    ] = 1,
+    dp: Annotated[
+        int,
+        typer.Option(
+            "--data-parallel-size",
+            "--dp",
+            help="Engines behind the port, each with a core and a cache (plain, vllm-nixl).",
+        ),
+    ] = 1,
     block_tokens: Annotated[int, typer.Option(help="Tokens of a KV block.")] = 16,
     blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
@@ -113,6 +129,12 @@ def engine(
     no_prefix_cache: Annotated[
         bool, typer.Option("--no-prefix-cache", help="Compute each prompt from its beginning.")
     ] = False,
+    kv_tier: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="host=FOLDER:MIB or disk=FOLDER:MIB: blocks beyond the pages; repeatable."
+        ),
+    ] = None,
     prefix_hash_seed: Annotated[
         str, typer.Option(help="In the names of cached blocks, as PYTHONHASHSEED of vLLM.")
     ] = "",
@@ -167,6 +189,10 @@ def engine(
         Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
     ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what stands against a start by these flags, and end."),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="For programs, with --transfer help.")
     ] = False,
@@ -180,7 +206,7 @@ def engine(
     if as_json:
         raise typer.BadParameter("what programs can read is --transfer help", param_hint="--json")
     try:
-        settings = Settings(
+        settings = EngineSettings(
             model=model,
             served_names=tuple(served_model_name or ()),
             host=host,
@@ -202,6 +228,8 @@ def engine(
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,
+            pp=pp,
+            dp=dp,
             block_tokens=block_tokens,
             blocks=blocks,
             max_seqs=max_num_seqs,
@@ -212,6 +240,7 @@ def engine(
             lease_seconds=lease_seconds,
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,
+            kv_tiers=tuple(kv_tier or ()),
             hash_seed=prefix_hash_seed,
             engine_id=engine_id,
             min_prefill_ms=min_prefill_ms,
@@ -235,12 +264,24 @@ def engine(
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
+    if check:
+        from pdgate.engine import starting
+
+        try:
+            starting.check(settings)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise typer.BadParameter(str(error)) from error
+        return
     os.environ |= dict.fromkeys(THREAD_VARIABLES, str(threads))
     # Imports NumPy, which reads those variables.
+    from pdgate.engine.ranks.crew import RankLost
     from pdgate.engine.server import run
 
     try:
         run(settings)
+    except RankLost as error:
+        typer.echo(f"pdgate engine: the engine has ended: {error}", err=True)
+        raise typer.Exit(1) from error
     except (CannotOpen, CannotAnnounce) as error:
         typer.echo(f"pdgate engine: the engine cannot be listed: {error}", err=True)
         raise typer.Exit(2) from None

@@ -14,9 +14,11 @@ All hooks run on the core's thread and must not block: a transfer runs elsewhere
 reports through the thread-safe methods of `Core`.
 """
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from pdgate.engine.hand_over.settings import ConnectorSettings
@@ -53,6 +55,7 @@ class Arrival:
         body: The whole body, for protocols that put fields at its top level.
         index: Of this one among all prompts and choices of the HTTP request.
         cached_tokens: Counts those of the prompt that the prefix cache has now, when it is asked.
+        drawn: A random number below 2 ** 63, the same one for all ranks of the engine.
     """
 
     id: str
@@ -62,6 +65,7 @@ class Arrival:
     body: Mapping[str, Any]
     index: int = 0
     cached_tokens: Callable[[], int] = lambda: 0
+    drawn: int = field(default_factory=partial(secrets.randbits, 63))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +101,10 @@ class Keep:
 Plan = Load | Keep | Compute | None
 """What a connector has a request do; None for what every engine does with it."""
 
-Counters = counters.Counters
+Counters = counters.MessengerCounters
 
 
-class Core(messenger.Core, Protocol):
+class Core(messenger.MessengerCore, Protocol):
     """What a connector may ask of the core; every method is thread-safe."""
 
     def submit_prefill(
@@ -130,6 +134,10 @@ class Connector(ABC):
     Attributes:
         load_failure: How a request ends whose load failed: "error" is a 500,
             "abort" is a 200 with finish_reason "abort".
+        takes_ranks: Ranks of an engine of it may be processes, with a connector each (`ranks` of its
+            settings), which are introduced to each other.
+        takes_data_ranks: Peers find it by what prefill answered alone, so that a process may have several.
+        takes_devices: Its regions may be a device's memory.
         fixed_role: An engine of it is prefill or decode from its start to its end.
         kv_port_offset: Where the KV side listens, counted from the HTTP API's port; 0 if it
             listens on a port of its own choice.
@@ -138,6 +146,9 @@ class Connector(ABC):
     """
 
     load_failure: ClassVar[str] = "error"
+    takes_ranks: ClassVar[bool] = False
+    takes_data_ranks: ClassVar[bool] = False
+    takes_devices: ClassVar[bool] = False
     fixed_role: ClassVar[bool] = False
     kv_port_offset: ClassVar[int] = 0
     kv_address: tuple[str, int]
@@ -158,6 +169,11 @@ class Connector(ABC):
         `regions` are the engine's KV memory, one for each tensor-parallel shard, laid out as
         `layout` says; `backend` moves bytes between them and a peer's.
         """
+
+    @classmethod
+    def check(cls, settings: ConnectorSettings) -> None:
+        """Raise ValueError for settings that cannot work, before anything is opened."""
+        return
 
     @abstractmethod
     def plan(self, arrival: Arrival) -> Plan:
@@ -215,6 +231,7 @@ class Connector(ABC):
     ) -> dict[str, Any]:
         """Prefill's answer of chat or completions, with what `kept` returned at its place.
 
+        By the arguments alone: where ranks are processes there is no connector beside the HTTP API.
         On the thread of HTTP, and without waiting. `prompt`: the ids of the only, or the first one.
         """
         return answer | {"kv_transfer_params": params}
@@ -222,6 +239,10 @@ class Connector(ABC):
     def server_info(self) -> Mapping[str, Any]:
         """What GET /server_info says of us; nothing where there is no such route."""
         return {}
+
+    def told(self, word: Any) -> None:
+        """Hear what another rank of this engine has said by `ConnectorSettings.tell_ranks`."""
+        raise NotImplementedError(f"no rank of {type(self).__name__} says anything to others")
 
     def role_is(self, role: Role) -> None:
         """What gateways are told of us, now and after each change. Calls are served as before."""

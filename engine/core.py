@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
-from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.pace import Faults, StepPace
 from pdgate.engine.request import Output, Refusal, Request
-from pdgate.engine.stats import Gauges, Stats
+from pdgate.engine.stats import EngineGauges, EngineStats
 from pdgate.engine.work import Options, Work
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,7 @@ class EngineCore:
     """Implements `connector.Core`.
 
     Args:
-        shards: Hold the pages; `layout.tp` of them, each at least `layout.total_bytes` long.
+        memory: Holds the pages.
         deliver: Gets the outputs of each step, on the core's thread.
     """
 
@@ -37,16 +39,16 @@ class EngineCore:
         self,
         model: LoadedModel,
         layout: Layout,
-        shards: Sequence[memoryview],
+        memory: PagedKv,
         deliver: Deliver,
         options: Options | None = None,
-        pace: Pace | None = None,
+        pace: StepPace | None = None,
         faults: Faults | None = None,
     ) -> None:
         self.model = model
         self._deliver = deliver
-        self._pace = pace or Pace()
-        self._work = Work(model, layout, shards, options or Options(), faults or Faults())
+        self._pace = pace or StepPace()
+        self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
         self._stopping = False
@@ -72,6 +74,14 @@ class EngineCore:
             self._wake.notify()
         self._thread.join()
 
+    def fail(self, error: Exception) -> None:
+        """End everything as failed: what the core computes with is gone."""
+
+        def die() -> None:
+            raise error
+
+        self._post(die)
+
     @property
     def alive(self) -> bool:
         return self._thread.is_alive() and not self._failed
@@ -85,11 +95,15 @@ class EngineCore:
         return "" if connector is None else connector.trouble()
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         return self._work.stats
 
     @property
-    def gauges(self) -> Gauges:
+    def tiers(self) -> Sequence[Tier]:
+        return self._work.tiers
+
+    @property
+    def gauges(self) -> EngineGauges:
         return self._work.gauges
 
     def submit(self, request: Request, accepted: Callable[[], None] | None = None) -> None:

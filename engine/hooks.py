@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages, Plan
-from pdgate.engine.job import Chunk
+from pdgate.engine.job import StepChunk
 from pdgate.engine.request import Request
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Hooks:
     def cancel(self, request_id: str) -> None:
         _guarded(lambda: self._there.cancel(request_id), request_id)
 
-    def watch(self, chunks: Sequence[Chunk]) -> Callable[[int], None] | None:
+    def watch(self, chunks: Sequence[StepChunk]) -> Callable[[int], None] | None:
         """To call behind each layer of a step with these chunks of requests to be kept."""
         if not chunks:
             return None

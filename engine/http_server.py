@@ -15,7 +15,7 @@ import errno
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import FrameType
 
@@ -27,7 +27,7 @@ from pdgate.engine.announcing import SETTLE_SECONDS
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over import registry
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ LAST_READ_SECONDS = 5.0
 LOOK_SECONDS = 0.02
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(settings: EngineSettings) -> socket.socket:
     """A listening socket. Raises OSError, LookupError, TypeError.
 
     Peers may look for the KV side at a distance from the API's port (neuron's). So where the
@@ -71,27 +71,30 @@ def _bind(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family)
 
 
-class Server(uvicorn.Server):
+class EngineServer(uvicorn.Server):
     """uvicorn's, which prints a line when it is ready, and ends answers in order when it is stopped."""
 
     def __init__(
         self,
         config: uvicorn.Config,
         ready_line: str,
-        core: EngineCore,
-        connector: Connector | None,
-        settings: Settings,
+        ranks: Sequence[tuple[EngineCore, Connector | None]],
+        settings: EngineSettings,
         listed: AbstractAsyncContextManager[Listing | None],
     ) -> None:
         super().__init__(config)
         self._ready_line = ready_line
-        self._core = core
-        self._connector = connector
+        self._cores = [core for core, _ in ranks]
+        self._connectors = [connector for _, connector in ranks if connector is not None]
         self._goodbye_seconds = settings.goodbye_seconds
         self._lease_seconds = settings.lease_seconds
         self._listed = listed
         self._listing = contextlib.AsyncExitStack()
         self._leaving: asyncio.Task[None] | None = None
+
+    def end(self) -> None:
+        """Serve no longer: what the engine computes with is gone. On the event loop."""
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -107,8 +110,8 @@ class Server(uvicorn.Server):
             self._leaving.cancel()
         # Before anything is refused, so that no call is sent here any more.
         await self._listing.aclose()
-        if self._connector is not None:
-            self._connector.leave()
+        for connector in self._connectors:
+            connector.leave()
         ending = asyncio.ensure_future(self._end_answers())
         try:
             await super().shutdown(sockets)
@@ -124,32 +127,36 @@ class Server(uvicorn.Server):
         await asyncio.sleep(SETTLE_SECONDS)
         for server in self.servers:
             server.close()
-        if self._connector is not None:
-            self._connector.leave()
+        for connector in self._connectors:
+            connector.leave()
         # As in `_settle_kv`. Clients that are slow to read get what they get at any end.
-        while self._core.alive and self._core.gauges.has_requests:  # noqa: ASYNC110
+        while any(core.alive and core.gauges.has_requests for core in self._cores):  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
         self.should_exit = True
 
     async def _end_answers(self) -> None:
         await asyncio.sleep(self._goodbye_seconds)
-        await asyncio.to_thread(self._core.stop)
+        for core in self._cores:
+            await asyncio.to_thread(core.stop)
 
     async def _settle_kv(self) -> None:
         """Wait until no page is in use, but not longer than leases can last, nor if it is hurried.
 
         Nothing new is to come: all leases have begun.
         """
-        core = self._core
-        if core.alive and core.gauges.blocks_used:
-            log.info("waiting for %d pages that others are to have", core.gauges.blocks_used)
+
+        def used() -> int:
+            return sum(core.gauges.blocks_used for core in self._cores if core.alive)
+
+        if used():
+            log.info("waiting for %d pages that others are to have", used())
         try:
             async with asyncio.timeout(self._lease_seconds + LAST_READ_SECONDS):
                 # The core's thread does not say when pages change, and this is no hot path.
-                while core.alive and core.gauges.blocks_used and not self.force_exit:  # noqa: ASYNC110
+                while used() and not self.force_exit:  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_SECONDS)
         except TimeoutError:
-            log.warning("%d pages were still in use at the end", core.gauges.blocks_used)
+            log.warning("%d pages were still in use at the end", used())
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 
-class State(Enum):
+class JobState(Enum):
     WAITING = "waiting"
     LOADING = "loading"
     RUNNING = "running"
@@ -32,6 +32,7 @@ class Job:
         computed: Leading tokens whose KV is in the pages.
         hashes: Of its full blocks, as far as they were needed.
         number: In the order in which jobs came to the scheduler.
+        salt: What keeps its blocks from calls of other salts; empty for none.
     """
 
     id: str
@@ -41,13 +42,14 @@ class Job:
     load: int | None = None
     every_logit: bool = False
     pinned: bool = False
-    state: State = State.WAITING
+    state: JobState = JobState.WAITING
     blocks: list[int] = field(default_factory=list)
     hits: int = 0
     loaded: int = 0
     computed: int = 0
     hashes: list[bytes] = field(default_factory=list)
     number: int = 0
+    salt: str = ""
 
     @property
     def end(self) -> int:
@@ -64,7 +66,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class StepChunk:
     """Tokens [start, start + count) of a job, to be computed in this step."""
 
     job: Job
@@ -82,8 +84,8 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EngineStep:
     """What to do now: compute the chunks, and start the loads of these jobs."""
 
-    chunks: list[Chunk]
+    chunks: list[StepChunk]
     loads: list[Job]

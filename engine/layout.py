@@ -14,7 +14,7 @@ heads, shards in a row hold the same head.
 
 from dataclasses import dataclass
 
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Layout:
     dtype: str = "float32"
     item_bytes: int = 4
     tp: int = 1
-    order: Order | None = Order.HND
+    order: LayoutOrder | None = LayoutOrder.HND
     planes: int = 2
     stages: tuple[int, ...] = ()
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pdgate.engine.cache.prefix import salt_of
 from pdgate.engine.connector import Compute, Keep, Load, Pages, Plan
 from pdgate.engine.generation import Generation
-from pdgate.engine.job import Chunk, Job, State
+from pdgate.engine.job import Job, JobState, StepChunk
 from pdgate.engine.layout import Layout
-from pdgate.engine.model.llama import Span, Wanted
+from pdgate.engine.model.llama import TokenSpan, WantedLogits
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.request import Output, Request, Sampling
 
@@ -17,7 +18,7 @@ CACHED_BY_PEER: Final = "remote_prefill_cached_tokens"
 
 
 @dataclass(slots=True)
-class Live:
+class LiveRequest:
     """
     Attributes:
         generation: None for a prefill that a peer asked for: it has no client.
@@ -39,10 +40,10 @@ class Live:
 
     @property
     def load_never_started(self) -> bool:
-        return self.job.load is not None and self.job.state is State.WAITING
+        return self.job.load is not None and self.job.state is JobState.WAITING
 
 
-def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
+def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
     """A request as it comes in, with what its connector planned."""
     prompt = request.prompt
     if isinstance(plan, Keep) and plan.max_tokens is not None:
@@ -55,8 +56,9 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> Live:
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
         pinned=isinstance(plan, Keep),
+        salt=salt_of(request.body),
     )
-    return Live(
+    return LiveRequest(
         job,
         Generation(request, model.tokenizer, model.positions),
         load=plan if isinstance(plan, Load) else None,
@@ -79,14 +81,14 @@ def _cached_by_peer(params: Mapping[str, Any] | None) -> int:
     return count if isinstance(count, int) and count > 0 else 0
 
 
-def strange_token(live: Live, model: LoadedModel) -> str | None:
+def strange_token(live: LiveRequest, model: LoadedModel) -> str | None:
     """What is wrong with the token that prefill sampled, if it sampled one."""
     if live.handed is None or 0 <= live.handed < model.config.vocab_size:
         return None
     return f"prefill sampled token {live.handed}, which this model does not have"
 
 
-def take_handed(live: Live) -> Output | None:
+def take_handed(live: LiveRequest) -> Output | None:
     """What prefill's first token makes of the answer; None if we have to sample it."""
     if live.generation is None or live.job.goal is not None or live.handed is None:
         return None
@@ -96,16 +98,16 @@ def take_handed(live: Live) -> Output | None:
     return output
 
 
-def span(chunk: Chunk) -> Span:
+def span(chunk: StepChunk) -> TokenSpan:
     """What the model has to compute for a chunk."""
     job = chunk.job
     if job.every_logit and chunk.start < job.prompt_tokens:
-        wanted = Wanted.ALL
+        wanted = WantedLogits.ALL
     elif chunk.completes and job.goal is None:
-        wanted = Wanted.LAST
+        wanted = WantedLogits.LAST
     else:
-        wanted = Wanted.NONE
-    return Span(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
+        wanted = WantedLogits.NONE
+    return TokenSpan(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
 
 
 def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
@@ -115,7 +117,7 @@ def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
     through the same call that it may let go.
     """
     held = job.blocks[: layout.blocks_for(load.tokens)]
-    skip = load.tokens if job.state is State.DOOMED else min(job.hits, load.tokens)
+    skip = load.tokens if job.state is JobState.DOOMED else min(job.hits, load.tokens)
     return Pages(tuple(held), load.tokens, job.hits), skip
 
 

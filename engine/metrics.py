@@ -139,6 +139,8 @@ class EngineMetrics(Collector):
                 yield self._gauge(name, meaning, number)
         for name, (meaning, number) in counters.items():
             yield self._counter(f"pdgate_engine_{name}", meaning, number)
+        if self._core.tiers:
+            yield from self._of_tiers()
         refused = CounterMetricFamily(
             "pdgate_engine_kv_peers_refused",
             "Peers that did not prove who they are, by the port that they came to and by why",
@@ -147,6 +149,17 @@ class EngineMetrics(Collector):
         for (port, why), count in self._refusals.counts.items():
             refused.add_metric([self._model_name, port, why], count)
         yield refused
+
+    def _of_tiers(self) -> Iterator[Metric]:
+        for name, meaning in (
+            ("hits", "Blocks that a tier gave"),
+            ("written", "Blocks that went to a tier"),
+            ("dropped", "Blocks not written to a tier, as too many waited"),
+            ("failed", "Blocks that could not be written to a tier"),
+            ("broken", "Files of a tier that were no block"),
+        ):
+            by_medium = {tier.medium: getattr(tier.counts, name) for tier in self._core.tiers}
+            yield self._split(f"pdgate_engine_kv_tier_{name}", meaning, "medium", by_medium)
 
     def _gauge(self, name: str, meaning: str, number: float) -> Metric:
         family = GaugeMetricFamily(name, meaning, labels=["model_name"])

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pdgate.engine.live import Live
+from pdgate.engine.live import LiveRequest
 from pdgate.engine.request import Finish, Output, Refusal
-from pdgate.engine.stats import Stats
+from pdgate.engine.stats import EngineStats
 
 
 class Outbox:
     """A prefill that a peer asked for has no client, so its end is counted and not said."""
 
     def __init__(self) -> None:
-        self.stats = Stats()
+        self.stats = EngineStats()
         self._outputs: list[Output] = []
 
     def take(self) -> list[Output]:
@@ -21,7 +21,7 @@ class Outbox:
         outputs, self._outputs = self._outputs, []
         return outputs
 
-    def prompt_is_there(self, live: Live) -> None:
+    def prompt_is_there(self, live: LiveRequest) -> None:
         """Counts it, once for each request, however its KV came about."""
         if live.cached is not None:
             return
@@ -36,10 +36,10 @@ class Outbox:
         if live.chosen:
             self.stats.prompts_chosen += computed
 
-    def go_on(self, live: Live, output: Output) -> None:
+    def go_on(self, live: LiveRequest, output: Output) -> None:
         self._outputs.append(replace(output, cached_tokens=live.cached or 0))
 
-    def finish(self, live: Live, output: Output, params: Mapping[str, Any] | None) -> None:
+    def finish(self, live: LiveRequest, output: Output, params: Mapping[str, Any] | None) -> None:
         """`params`: what the connector tells the client."""
         if output.finish is Finish.STOP:
             self.stats.requests_stopped += 1
@@ -59,7 +59,7 @@ class Outbox:
             )
         )
 
-    def end_early(self, live: Live, output: Output) -> None:
+    def end_early(self, live: LiveRequest, output: Output) -> None:
         """Aborted, or we are shutting down."""
         if live.generation is not None:
             self._outputs.append(output)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepPace:
     """How long a step takes at least.
 
     Attributes:

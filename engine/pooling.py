@@ -16,7 +16,7 @@ import numpy as np
 
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.layout import Layout
-from pdgate.engine.model.llama import Span
+from pdgate.engine.model.llama import TokenSpan
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
 
@@ -52,7 +52,7 @@ class Pooler:
         )
         memory = KvMemory(layout, [memoryview(bytearray(layout.total_bytes))])
         for start in range(0, len(prompt), STEP_TOKENS):
-            span = Span(prompt[start : start + STEP_TOKENS], start, range(blocks))
+            span = TokenSpan(prompt[start : start + STEP_TOKENS], start, range(blocks))
             hidden = self._model.decoder.hidden(span, memory)
         last: Floats = hidden[-1]
         return last

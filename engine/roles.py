@@ -21,7 +21,7 @@ from typing import Final
 from pdgate.cluster.directory import Listing
 from pdgate.cluster.member import Member
 from pdgate.engine.hand_over import registry
-from pdgate.engine.settings import NO_PROTOCOL, Settings
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Role
 
@@ -49,14 +49,14 @@ def why_fixed(protocol: str) -> str:
     return ""
 
 
-def may_change(settings: Settings) -> bool:
+def may_change(settings: EngineSettings) -> bool:
     """Then it has to be built for both roles."""
     return bool(settings.admin_token_file and settings.listed_in) and not why_fixed(
         settings.protocol
     )
 
 
-class Roles:
+class EngineRoles:
     """
     Attributes:
         role: The one of now, also while the directory is yet to be told.

@@ -21,20 +21,20 @@ from pdgate.engine import worker_rules
 from pdgate.engine.cache import prefix
 from pdgate.engine.cache.allocator import OutOfBlocks
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.job import Chunk, Job, State, Step
-from pdgate.engine.worker_rules import Counts, decode_may_run, places, prefill_may_run
+from pdgate.engine.job import EngineStep, Job, JobState, StepChunk
+from pdgate.engine.worker_rules import RequestCounts, decode_may_run, places, prefill_may_run
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class StepLimits:
     """Of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
 
     max_seqs: int = 64
     max_tokens: int = 512
 
 
-class Scheduler:
-    def __init__(self, limits: Limits, pool: BlockPool) -> None:
+class StepScheduler:
+    def __init__(self, limits: StepLimits, pool: BlockPool) -> None:
         self._limits = limits
         self._pool = pool
         self.arriving: deque[Job] = deque()
@@ -60,23 +60,23 @@ class Scheduler:
         jobs = [*self.arriving.copy(), *self.waiting.copy(), *self.running.copy()]
         return sum(max(0, job.missing - (job.load or 0)) for job in jobs if not job.decodes)
 
-    def step(self, handing_over: int = 0) -> Step:
+    def step(self, handing_over: int = 0) -> EngineStep:
         """`handing_over`: jobs that are over, and whose pages are still to be read by a peer."""
         chunks = self._continue_running()
         loads = self._start_loads(handing_over)
         if len(chunks) == len(self.running):
             # Running jobs have their chunks; so there may be budget for others.
             self._admit(chunks, handing_over)
-        return Step(list(chunks.values()), loads)
+        return EngineStep(list(chunks.values()), loads)
 
-    def advance(self, chunk: Chunk) -> None:
+    def advance(self, chunk: StepChunk) -> None:
         """The KV of the chunk is in its pages."""
         self._filled(chunk.job, chunk.end)
 
     def loaded(self, job: Job, ok: bool) -> None:
         """The load of a job in `loading` is over; what landed counts only if `ok`."""
         del self.loading[job.id]
-        if job.state is State.DOOMED:
+        if job.state is JobState.DOOMED:
             self._retire(job)
             return
         if ok and job.load is not None:
@@ -84,7 +84,7 @@ class Scheduler:
             job.loaded = min(job.load, job.end - 1)
             self._filled(job, max(job.loaded, job.computed))
         job.load = None
-        job.state = State.WAITING
+        job.state = JobState.WAITING
         self._wait_with_pages(job)
 
     def strand(self, job: Job) -> list[int]:
@@ -94,12 +94,12 @@ class Scheduler:
         """
         del self.loading[job.id]
         blocks, job.blocks = job.blocks, []
-        if job.state is State.DOOMED:
+        if job.state is JobState.DOOMED:
             self._retire(job)
             return blocks
         self._release(job)
         job.load = None
-        job.state = State.WAITING
+        job.state = JobState.WAITING
         self._wait_with_pages(job)
         return blocks
 
@@ -110,41 +110,41 @@ class Scheduler:
 
     def finish(self, job: Job) -> list[int]:
         """Ends a job that has its KV; its pages are the caller's now, to `drop` in the end."""
-        (self.running if job.state is State.RUNNING else self.waiting).remove(job)
-        job.state = State.OVER
+        (self.running if job.state is JobState.RUNNING else self.waiting).remove(job)
+        job.state = JobState.OVER
         blocks, job.blocks = job.blocks, []
         return blocks
 
     def abort(self, job: Job) -> None:
         """Ends a job in any state. While it loads, its pages stay taken until `loaded`."""
         match job.state:
-            case State.LOADING | State.DOOMED:
-                job.state = State.DOOMED
+            case JobState.LOADING | JobState.DOOMED:
+                job.state = JobState.DOOMED
                 return
-            case State.RUNNING:
+            case JobState.RUNNING:
                 self.running.remove(job)
-            case State.WAITING:
+            case JobState.WAITING:
                 (self.waiting if job.load is None else self.arriving).remove(job)
-            case State.OVER:
+            case JobState.OVER:
                 return
         self._retire(job)
 
     def drop(self, blocks: list[int]) -> None:
         self._pool.allocator.drop(blocks)
 
-    def _continue_running(self) -> dict[str, Chunk]:
+    def _continue_running(self) -> dict[str, StepChunk]:
         """A chunk for each running job, as far as budget and pages go."""
-        chunks: dict[str, Chunk] = {}
+        chunks: dict[str, StepChunk] = {}
         for job in sorted(self.running, key=lambda job: not job.decodes):
             budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
-            if job.state is not State.RUNNING or budget == 0:
+            if job.state is not JobState.RUNNING or budget == 0:
                 continue
             count = min(job.missing, budget)
             if self._make_room(job, job.computed + count, chunks):
-                chunks[job.id] = Chunk(job, job.computed, count)
+                chunks[job.id] = StepChunk(job, job.computed, count)
         return chunks
 
-    def _make_room(self, job: Job, tokens: int, chunks: dict[str, Chunk]) -> bool:
+    def _make_room(self, job: Job, tokens: int, chunks: dict[str, StepChunk]) -> bool:
         """Pages for so many tokens, if need be those of other jobs, in the end its own."""
         while not self._grow(job, tokens):
             victim = self._victim(job)
@@ -170,7 +170,7 @@ class Scheduler:
             if self._places <= self._ahead_of(job, handing_over) or not self._begin(job):
                 break
             self.arriving.popleft()
-            job.state = State.LOADING
+            job.state = JobState.LOADING
             self.loading[job.id] = job
             loads.append(job)
         return loads
@@ -179,7 +179,7 @@ class Scheduler:
     def _places(self) -> int:
         """How many more jobs may load, or run without having loaded."""
         ready = sum(1 for job in self.waiting if job.blocks)
-        counts = Counts(transferring=len(self.loading) + ready, running=len(self.running))
+        counts = RequestCounts(transferring=len(self.loading) + ready, running=len(self.running))
         return places(counts, self._limits.max_seqs)
 
     def _ahead_of(self, load: Job, handing_over: int) -> int:
@@ -187,7 +187,7 @@ class Scheduler:
         room = self._places
         return sum(1 for job in earlier if self._has_turn(job, handing_over, room))
 
-    def _admit(self, chunks: dict[str, Chunk], handing_over: int) -> None:
+    def _admit(self, chunks: dict[str, StepChunk], handing_over: int) -> None:
         budget = self._limits.max_tokens - sum(chunk.count for chunk in chunks.values())
         while budget and len(self.running) < self._limits.max_seqs:
             room = self._places
@@ -200,9 +200,9 @@ class Scheduler:
                     return
                 continue
             self.waiting.remove(job)
-            job.state = State.RUNNING
+            job.state = JobState.RUNNING
             self.running.append(job)
-            chunk = Chunk(job, job.computed, min(job.missing, budget))
+            chunk = StepChunk(job, job.computed, min(job.missing, budget))
             chunks[job.id] = chunk
             budget -= chunk.count
 
@@ -212,13 +212,13 @@ class Scheduler:
             # It takes no place of a load's: two engines that are prefill and decode of each other
             # would fill theirs with loads, and neither could compute what the other waits for.
             pinned = sum(1 for other in self.running if other.pinned)
-            return prefill_may_run(Counts(handing_over + running - pinned, pinned), batch)
+            return prefill_may_run(RequestCounts(handing_over + running - pinned, pinned), batch)
         if job.blocks:
             # It has a place already, since it began to load.
             return decode_may_run(
-                worker_rules.State.TRANSFERRING,
+                worker_rules.RequestState.TRANSFERRING,
                 kv_complete=True,
-                counts=Counts(running=running),
+                counts=RequestCounts(running=running),
                 batch=batch,
             )
         return room > 0
@@ -247,8 +247,9 @@ class Scheduler:
     def _borrow(self, job: Job) -> None:
         """Full blocks of the prefix cache; never the last token, whose logits are needed."""
         most = (job.end - 1) // self._pool.block_tokens
-        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most, self._pool.root)
-        job.blocks = self._pool.borrow(job.hashes[:most])
+        root = prefix.salted(self._pool.root, job.salt)
+        prefix.extend(job.hashes, job.tokens, self._pool.block_tokens, most, root)
+        job.blocks = self._pool.borrow(job.hashes[:most], job.tokens, job.salt)
         job.hits = job.computed = len(job.blocks) * self._pool.block_tokens
 
     def _grow(self, job: Job, tokens: int) -> bool:
@@ -267,21 +268,21 @@ class Scheduler:
         size, hashes = self._pool.block_tokens, job.hashes
         before, after = (count // size for count in (job.computed, tokens))
         job.computed = tokens
-        prefix.extend(hashes, job.tokens, size, after, self._pool.root)
+        prefix.extend(hashes, job.tokens, size, after, prefix.salted(self._pool.root, job.salt))
         for index in range(before, after):
             follows = hashes[index - 1] if index else None
             held = job.tokens[index * size : (index + 1) * size]
-            self._pool.publish(job.blocks[index], hashes[index], follows, held)
+            self._pool.publish(job.blocks[index], hashes[index], follows, held, job.salt)
 
     def _preempt(self, job: Job) -> None:
         self.preemptions += 1
-        (self.running if job.state is State.RUNNING else self.waiting).remove(job)
-        if job.pinned and job.state is State.RUNNING:
+        (self.running if job.state is JobState.RUNNING else self.waiting).remove(job)
+        if job.pinned and job.state is JobState.RUNNING:
             # Only for want of any other. Its reader is in the middle of these pages.
             self.evicted.append((job, job.blocks))
             job.pinned, job.blocks = False, []
         self._release(job)
-        job.state = State.WAITING
+        job.state = JobState.WAITING
         self._wait_with_pages(job)
 
     def _wait_with_pages(self, job: Job) -> None:
@@ -289,7 +290,7 @@ class Scheduler:
         self.waiting.insert(sum(1 for other in self.waiting if other.blocks), job)
 
     def _retire(self, job: Job) -> None:
-        job.state = State.OVER
+        job.state = JobState.OVER
         self._release(job)
 
     def _release(self, job: Job) -> None:

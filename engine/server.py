@@ -11,43 +11,51 @@ import logging
 import math
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
 
 from pdgate.cluster import secret
 from pdgate.cluster.stderr import log_to_stderr
-from pdgate.engine.announcing import announcement
+from pdgate.engine.announcing import announcement, dialled
 from pdgate.engine.api import app
 from pdgate.engine.api import roles as role_routes
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.cache.memory import KvMemory, PagedKv
+from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.cache.tiers import Tier, Tiers, weights_of
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.registry import connect
-from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.http_server import LAST_WRITE_SECONDS, Server, calm_signals, listen
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.data_parallel import RankRouter
+from pdgate.engine.hand_over.blocks import NamedBlocks
+from pdgate.engine.http_server import LAST_WRITE_SECONDS, EngineServer, calm_signals, listen
+from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.kv_events.serving import journal_of, publishing, sources_route
-from pdgate.engine.layout import Layout
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.output_queue import OutputQueue
-from pdgate.engine.pace import Faults, Pace
-from pdgate.engine.roles import Roles, may_change, why_fixed
-from pdgate.engine.scheduler import Limits
-from pdgate.engine.settings import NO_PROTOCOL, WILDCARDS, Settings
+from pdgate.engine.pace import Faults, StepPace
+from pdgate.engine.ranks.crew import RankLost
+from pdgate.engine.roles import EngineRoles, why_fixed
+from pdgate.engine.scheduler import StepLimits
+from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
+from pdgate.engine.starting import layout_of
+from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
-from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.runtime.fleet import Identity, configured
+
+if TYPE_CHECKING:
+    from pdgate.engine.kv_events.publisher import Publisher
 
 # The core's thread and the event loop take turns at the interpreter; five milliseconds,
 # the default, is several tokens of a small model.
 SWITCH_SECONDS = 0.0005
 
 
-def run(settings: Settings) -> None:
+def run(settings: EngineSettings) -> None:
     """Serves until SIGTERM or SIGINT. Raises OSError, ValueError, LookupError, TypeError at the start."""
     log_to_stderr(settings.log_level)
     # One line for each renewal of a lease is noise.
@@ -59,178 +67,164 @@ def run(settings: Settings) -> None:
         uvloop.run(_serve(settings, model, listening))
 
 
-async def _serve(settings: Settings, model: LoadedModel, listening: socket.socket) -> None:
-    output_queue = OutputQueue(asyncio.get_running_loop())
+async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket.socket) -> None:
+    """Raises RankLost at the end if that is why it ended."""
+    loop = asyncio.get_running_loop()
+    lost: asyncio.Future[str] = loop.create_future()
+
+    def has_lost(why: str) -> None:
+        if not lost.done():
+            lost.set_result(why)
+
+    def lose(why: str) -> None:
+        loop.call_soon_threadsafe(has_lost, why)
+
     api_port = listening.getsockname()[1]
     identity = _identity(settings)
-    with (
-        publishing(settings, identity) as publisher,
-        _core(
-            settings,
-            model,
-            output_queue,
-            api_port,
-            journal_of(publisher, settings.block_tokens),
-            identity,
-        ) as (core, connector),
-    ):
-        names = settings.served_names or (model.root,)
-        metrics = EngineMetrics(core, connector, names[0], identity.refusals)
-        service = Service(
-            core,
-            output_queue,
-            metrics,
-            names,
-            settings.default_max_tokens,
-            head_first=settings.head_first,
-        )
-        roles = Roles(
-            Role(settings.role),
-            why_fixed(settings.protocol),
-            *([connector.role_is] if connector else []),
-        )
+    names = settings.served_names or (model.root,)
+    with contextlib.ExitStack() as closing:
+        ranks: list[tuple[EngineCore, Connector | None]] = []
+        services: list[EngineService] = []
+        publishers: list[Publisher] = []
+        for number in range(settings.dp):
+            own = settings if settings.dp == 1 else settings.of_rank(number)
+            publisher = closing.enter_context(publishing(own, identity))
+            if publisher is not None:
+                publishers.append(publisher)
+            output_queue = OutputQueue(loop)
+            journal = journal_of(publisher, own.block_tokens)
+            core, connector = closing.enter_context(
+                _core(own, model, output_queue, api_port, journal, identity, lose)
+            )
+            ranks.append((core, connector))
+            # Of the process, so that one rank counts them for all.
+            refusals = None if number else identity.refusals
+            services.append(
+                EngineService(
+                    core,
+                    output_queue,
+                    EngineMetrics(core, connector, names[0], refusals),
+                    names,
+                    settings.default_max_tokens,
+                    head_first=settings.head_first,
+                )
+            )
+        connectors = [connector for _, connector in ranks if connector is not None]
+
+        def tell(role: Role) -> None:
+            for connector in connectors:
+                connector.role_is(role)
+
+        roles = EngineRoles(Role(settings.role), why_fixed(settings.protocol), tell)
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
-        if publisher is not None:
-            admin.append(sources_route(publisher))
+        if publishers:
+            admin.append(sources_route(publishers))
+        if settings.role == "encode":
+            encoder = MediaEncoder(dialled(settings, settings.host), api_port)
+            admin.append(encoder.routes(services[0]))
+        apps = [(service, app.build(service, *admin)) for service in services]
         config = uvicorn.Config(
-            app.build(service, *admin),
+            apps[0][1] if len(apps) == 1 else RankRouter(apps),
             log_level=settings.log_level,
             access_log=False,
             ws="none",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
-        ready = _ready_line(settings, listening, connector)
-        listed = announcement(settings, api_port, connector, names, roles)
-        await Server(config, ready, core, connector, settings, listed).serve([listening])
+        first = ranks[0][1]
+        ready = _ready_line(settings, listening, first)
+        listed = announcement(settings, api_port, first, names, roles)
+        server = EngineServer(config, ready, ranks, settings, listed)
+        lost.add_done_callback(lambda _: server.end())
+        await server.serve([listening])
+    if lost.done():
+        raise RankLost(lost.result())
 
 
 @contextlib.contextmanager
 def _core(
-    settings: Settings,
+    settings: EngineSettings,
     model: LoadedModel,
     output_queue: OutputQueue,
     api_port: int,
-    journal: Journal | None,
+    journal: EventJournal | None,
     identity: Identity,
+    lost: Callable[[str], None],
 ) -> Iterator[tuple[EngineCore, Connector | None]]:
-    """A running core, with its connector if a protocol is spoken."""
-    config = model.config
-    if config.heads % settings.tp:
-        raise ValueError(f"{config.heads} heads cannot be split evenly over tp {settings.tp}")
-    layout = Layout(
-        config.layers,
-        settings.blocks,
-        config.kv_heads,
-        settings.block_tokens,
-        config.head_dim,
-        tp=settings.tp,
-        planes=config.kv_planes,
-    )
-    with contextlib.ExitStack() as closing:
-        backend, regions = _memory(settings, layout, identity, closing)
-        shards = [region.memory for region in regions]
-        if backend is None:
-            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
-        core = EngineCore(
+    """A running core, with its connector if a protocol is spoken; `lost`: a rank of it has ended."""
+    layout = layout_of(settings, model.config)
+
+    def made(memory: PagedKv) -> EngineCore:
+        tiers = _tiers(settings, memory, model, closing)
+        return EngineCore(
             model,
             layout,
-            shards,
+            memory,
             output_queue.deliver,
             Options(
-                Limits(settings.max_seqs, settings.max_step_tokens),
+                StepLimits(settings.max_seqs, settings.max_step_tokens),
                 settings.reuse_prefixes,
                 settings.on_failed_load,
                 journal,
                 settings.hash_seed,
+                tiers,
             ),
-            Pace(
+            StepPace(
                 settings.min_prefill_ms / 1000,
                 settings.min_token_ms / 1000,
                 settings.min_read_ms / 1000,
             ),
             Faults(settings.fail_rate, settings.die_after),
         )
-        connector = None
-        if backend is not None:
-            connector = _connect(settings, core, layout, regions, backend, api_port, identity)
-            closing.callback(connector.close)
+
+    with contextlib.ExitStack() as closing:
+        connector: Connector | None = None
+        if settings.protocol == NO_PROTOCOL:
+            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
+            core = made(KvMemory(layout, shards))
+        else:
+            # Only an engine with a protocol needs a transfer backend and what it brings along.
+            from pdgate.engine import meeting
+
+            core, connector = meeting.met(
+                settings, made, layout, model.root, api_port, identity, lost, closing
+            )
             core.connect(connector)
         core.start()
         closing.callback(core.stop)
         yield core, connector
 
 
-def _identity(settings: Settings) -> Identity:
+def _tiers(
+    settings: EngineSettings, memory: PagedKv, model: LoadedModel, closing: contextlib.ExitStack
+) -> Tiers | None:
+    """Those that are asked for, until `closing` ends. Raises ValueError, OSError."""
+    specs = specs_of(settings.kv_tiers)
+    if not specs:
+        return None
+    if not isinstance(memory, KvMemory):
+        raise ValueError(  # noqa: TRY004, a combination of flags that cannot be
+            "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
+        )
+    tiers = [Tier(spec) for spec in specs]
+    found = Tiers(
+        tiers, NamedBlocks(memory.layout, model.root, memory.shards), weights_of(model.root)
+    )
+    closing.enter_context(found.writing())
+    return found
+
+
+def _identity(settings: EngineSettings) -> Identity:
     """What we prove to peers, where there may be any. Raises ValueError."""
     if settings.protocol == NO_PROTOCOL and settings.kv_events_port is None:
         return Identity()
     return configured(settings.kv_secret_file, settings.kv_tls)
 
 
-def _memory(
-    settings: Settings, layout: Layout, identity: Identity, closing: contextlib.ExitStack
-) -> tuple[Backend | None, list[Region]]:
-    """KV memory that peers can reach, a region per shard, if a protocol is spoken."""
-    if settings.protocol == NO_PROTOCOL:
-        return None, []
-    # Only an engine with a protocol needs a transfer backend and what it brings along.
-    from pdgate.engine import transfer_options
-    from pdgate.transfer import registry
-
-    # Peers dial what is advertised, which a wildcard is not.
-    advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
-    options = transfer_options.read(settings.transfer, settings.transfer_options)
-    backend = registry.load(
-        settings.transfer,
-        identity=identity,
-        host=settings.kv_host,
-        advertise=advertise,
-        **options,
-    )
-    closing.callback(backend.close)
-    return backend, [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
-
-
-def _connect(
-    settings: Settings,
-    core: EngineCore,
-    layout: Layout,
-    regions: Sequence[Region],
-    backend: Backend,
-    api_port: int,
-    identity: Identity,
-) -> Connector:
-    return connect(
-        settings.protocol,
-        core=core,
-        layout=layout,
-        regions=regions,
-        backend=backend,
-        settings=ConnectorSettings(
-            role=Role.BOTH if may_change(settings) else Role(settings.role),
-            host=settings.host,
-            api_port=api_port,
-            kv_host=settings.kv_host,
-            kv_port=settings.kv_port,
-            lease_seconds=settings.lease_seconds,
-            model=core.model.root,
-            peer=settings.peer,
-            queue=settings.queue,
-            max_local_prefill=settings.max_local_prefill,
-            max_prefill_queue=settings.max_prefill_queue,
-            store=settings.store,
-            layer_wise=settings.neuron_layer_wise,
-            whole_pages=settings.neuron_whole_pages,
-            max_seqs=settings.max_seqs,
-            engine_id=settings.engine_id,
-            identity=identity,
-        ),
-    )
-
-
-def _ready_line(settings: Settings, listening: socket.socket, connector: Connector | None) -> str:
+def _ready_line(
+    settings: EngineSettings, listening: socket.socket, connector: Connector | None
+) -> str:
     line = (
         f"pdgate engine ready http://{_address(settings.host, listening.getsockname()[1])} "
         f"role={settings.role} protocol={settings.protocol}"

@@ -1,15 +1,16 @@
 """Every knob of an engine process."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Literal, get_args
 
 from pdgate.cluster import address
+from pdgate.engine.cache.tier_spec import specs_of
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
-EngineRole = Literal["prefill", "decode", "both", "plain"]
+EngineRole = Literal["prefill", "decode", "both", "plain", "encode"]
 OnFailedLoad = Literal["fail", "recompute"]
 
 HIGHEST_PORT = 65535
@@ -19,7 +20,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """
     Attributes:
         model: Folder of a Hugging Face Llama model; None for the built-in tiny one.
@@ -39,6 +40,7 @@ class Settings:
             cached more tokens than these; None leaves that to the gateway.
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
+        kv_tiers: Where full blocks are kept beyond the pages: "host=FOLDER:MIB", "disk=FOLDER:MIB".
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
@@ -46,7 +48,10 @@ class Settings:
             the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
         transfer_options: "name=value" for that backend's constructor.
-        tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it.
+        tp: Shards of the KV cache, with a memory each, as tensor parallelism splits it. Processes of
+            their own where the protocol takes ranks (engine/ranks/).
+        pp: Pipeline stages, which have some of the layers each, as processes.
+        dp: Data-parallel ranks: engines behind one port, with a core and a cache each.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
         max_model_tokens: Longest prompt and answer together; None for what model and
@@ -93,11 +98,14 @@ class Settings:
     max_local_prefill: int | None = None
     max_prefill_queue: int | None = None
     store: str = ""
+    kv_tiers: tuple[str, ...] = ()
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1
+    pp: int = 1
+    dp: int = 1
     block_tokens: int = 16
     blocks: int = 512
     max_seqs: int = 64
@@ -131,9 +139,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
-        positive = (self.tp, self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
-        if min(positive) < 1:
-            raise ValueError("tp, block tokens, blocks, sequences and step tokens must be positive")
+        sizes = (self.block_tokens, self.blocks, self.max_seqs, self.max_step_tokens)
+        if min(self.tp, self.pp, self.dp, *sizes) < 1:
+            raise ValueError(
+                "tp, pp, dp, block tokens, blocks, sequences and step tokens must be positive"
+            )
         for name in SPANS:
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name.replace('_', ' ')} must be a number of at least 0")
@@ -150,10 +160,10 @@ class Settings:
             raise ValueError(f"unknown policy for failed loads {self.on_failed_load!r}")
         if not 0 <= self.fail_rate <= 1:
             raise ValueError("the fail rate is a share, 0..1")
-        if (self.role == "plain") != (self.protocol == NO_PROTOCOL):
+        if (self.role in ("plain", "encode")) != (self.protocol == NO_PROTOCOL):
             raise ValueError(
                 f"role {self.role} and protocol {self.protocol} do not go together: "
-                "an engine is plain in both or in neither"
+                "an engine that hands over has a role of prefill, decode or both"
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
@@ -163,6 +173,8 @@ class Settings:
                 raise ValueError(f"{name.replace('_', ' ')} is for engines of decode-first")
             if given is not None and given < 0:
                 raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
+        if specs_of(self.kv_tiers) and not self.reuse_prefixes:
+            raise ValueError("KV tiers keep prefixes: they need the prefix cache")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:
@@ -175,6 +187,17 @@ class Settings:
             raise ValueError(
                 f"nobody can dial {self.host!r}: name the address to announce (advertise host)"
             )
+
+    def of_rank(self, rank: int) -> "EngineSettings":
+        """Of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
+        events, replay = self.kv_events_port, self.kv_events_replay_port
+        return replace(
+            self,
+            kv_port=self.kv_port and self.kv_port + rank,
+            engine_id=f"{self.engine_id}_dp{rank}" if self.engine_id else "",
+            kv_events_port=events and events + rank,
+            kv_events_replay_port=replay and replay + rank,
+        )
 
     @property
     def listed_in(self) -> str:

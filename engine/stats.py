@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Stats:
+class EngineStats:
     """Counters since the start; tokens unless the name says otherwise.
 
     Attributes:
@@ -30,7 +30,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Gauges:
+class EngineGauges:
     """What is the case now: requests by state, blocks by owner.
 
     Attributes:

@@ -14,16 +14,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from pdgate.engine.cache.memory import KvMemory
-from pdgate.engine.cache.prefix import BlockPool
+from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.prefix import BlockPool, salt_of
+from pdgate.engine.cache.tiers import Tier, Tiers
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.hooks import HookFailed, Hooks
-from pdgate.engine.job import Chunk, Job, State
-from pdgate.engine.kv_events.journal import Journal
+from pdgate.engine.job import Job, JobState, StepChunk
+from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.layout import Layout
 from pdgate.engine.leases import Lease, RetainedPages
 from pdgate.engine.live import (
-    Live,
+    LiveRequest,
     begin,
     pages_to_fill,
     pages_to_keep,
@@ -36,19 +37,20 @@ from pdgate.engine.model.weights import Floats
 from pdgate.engine.outbox import Outbox
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Finish, Output, Refusal, Request
-from pdgate.engine.scheduler import Limits, Scheduler
-from pdgate.engine.stats import Gauges, Stats
+from pdgate.engine.scheduler import StepLimits, StepScheduler
+from pdgate.engine.stats import EngineGauges, EngineStats
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    limits: Limits = field(default_factory=Limits)
+    limits: StepLimits = field(default_factory=StepLimits)
     reuse_prefixes: bool = True
     on_failed_load: Literal["fail", "recompute"] = "fail"
-    journal: Journal | None = None
+    journal: EventJournal | None = None
     hash_seed: str = ""
+    tiers: Tiers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,14 @@ class Work:
         self,
         model: LoadedModel,
         layout: Layout,
-        shards: Sequence[memoryview],
+        memory: PagedKv,
         options: Options,
         faults: Faults,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._model = model
         self._layout = layout
-        self._memory = KvMemory(layout, shards)
+        self._memory = memory
         self._options = options
         self._faults = faults
         self._now = now
@@ -89,17 +91,22 @@ class Work:
             options.reuse_prefixes,
             options.journal,
             options.hash_seed,
+            options.tiers,
         )
-        self._scheduler = Scheduler(options.limits, self._pool)
-        self._live: dict[str, Live] = {}
+        self._scheduler = StepScheduler(options.limits, self._pool)
+        self._live: dict[str, LiveRequest] = {}
         self._retained = RetainedPages()
         self._outbox = Outbox()
         self.hooks = Hooks()
 
     @property
-    def gauges(self) -> Gauges:
+    def tiers(self) -> Sequence[Tier]:
+        return () if self._options.tiers is None else self._options.tiers.tiers
+
+    @property
+    def gauges(self) -> EngineGauges:
         scheduler = self._scheduler
-        return Gauges(
+        return EngineGauges(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting) + len(scheduler.arriving),
             loading=len(scheduler.loading),
@@ -117,7 +124,7 @@ class Work:
         return self._retained.leases.next_end
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         return self._outbox.stats
 
     def take_outputs(self) -> list[Output]:
@@ -129,7 +136,8 @@ class Work:
             self._outbox.refuse(request.id, "this engine was told to fail some requests")
             return False
         try:
-            plan = self.hooks.plan(request, partial(self._pool.known_tokens, request.prompt))
+            known = partial(self._pool.known_tokens, request.prompt, salt_of(request.body))
+            plan = self.hooks.plan(request, known)
         except ValueError as error:
             self._outbox.refuse(request.id, str(error), blame_client=True)
             return False
@@ -151,7 +159,7 @@ class Work:
     ) -> None:
         first = None if load is None else load.tokens
         job = Job(request_id, list(prompt), len(prompt), goal=tokens, load=first, pinned=True)
-        self._live[request_id] = Live(job, load=load, keep=keep)
+        self._live[request_id] = LiveRequest(job, load=load, keep=keep)
         self._scheduler.add(job)
 
     def abort(self, request_id: str) -> None:
@@ -161,7 +169,7 @@ class Work:
             if lease := self._retained.leases.release(request_id):
                 self._drop(lease.request_id, lease.blocks, "aborted")
             return
-        if live.job.state is State.DOOMED:
+        if live.job.state is JobState.DOOMED:
             return
         self.stats.requests_aborted += 1
         self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
@@ -175,7 +183,7 @@ class Work:
             log.warning("a load of %s ended that no request waits for", request_id)
             return
         job = live.job
-        doomed = job.state is State.DOOMED
+        doomed = job.state is JobState.DOOMED
         error = error or strange_token(live, self._model)
         begun = take_handed(live) if error is None and not doomed else None
         self._scheduler.loaded(job, ok=error is None)
@@ -200,7 +208,7 @@ class Work:
         live = self._live.get(request_id)
         if live is None or request_id not in self._scheduler.loading:
             return
-        doomed = live.job.state is State.DOOMED
+        doomed = live.job.state is JobState.DOOMED
         self._retained.strand(request_id, self._scheduler.strand(live.job))
         if doomed:
             del self._live[request_id]
@@ -255,7 +263,7 @@ class Work:
         for lease in self._retained.leases.take_all():
             self._drop(lease.request_id, lease.blocks, why)
 
-    def _start(self, live: Live) -> None:
+    def _start(self, live: LiveRequest) -> None:
         assert live.load is not None
         pages, skip = pages_to_fill(live.job, live.load, self._layout)
         try:
@@ -263,7 +271,7 @@ class Work:
         except HookFailed as error:
             self.loaded(live.job.id, str(error))
 
-    def _load_failed(self, live: Live, error: str) -> None:
+    def _load_failed(self, live: LiveRequest, error: str) -> None:
         self.stats.loads_failed += 1
         log.warning("KV of %s did not arrive: %s", live.job.id, error)
         # Who computes for a peer was only saved some work, whatever its own clients want.
@@ -278,7 +286,7 @@ class Work:
         for job, blocks in evicted:
             self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
 
-    def _computed(self, chunk: Chunk, logits: Floats) -> None:
+    def _computed(self, chunk: StepChunk, logits: Floats) -> None:
         live = self._live[chunk.job.id]
         if live.generation is not None and chunk.job.every_logit:
             live.generation.saw_prompt(chunk.start, logits)
@@ -293,7 +301,7 @@ class Work:
             chunk.job.tokens.append(output.tokens[0])
         self._said(live, output)
 
-    def _said(self, live: Live, output: Output) -> None:
+    def _said(self, live: LiveRequest, output: Output) -> None:
         """A token of the answer."""
         self._outbox.prompt_is_there(live)
         self.stats.generated += 1
@@ -302,7 +310,7 @@ class Work:
         else:
             self._outbox.go_on(live, output)
 
-    def _finish(self, live: Live, output: Output) -> None:
+    def _finish(self, live: LiveRequest, output: Output) -> None:
         job = live.job
         blocks = self._scheduler.finish(job)
         del self._live[job.id]
@@ -319,7 +327,7 @@ class Work:
         self._outbox.finish(live, output, params)
 
     def _kept(
-        self, live: Live, keep: Keep, blocks: list[int], output: Output
+        self, live: LiveRequest, keep: Keep, blocks: list[int], output: Output
     ) -> Mapping[str, Any] | None:
         """The pages wait for a reader from now on. Raises HookFailed."""
         job = live.job
@@ -328,14 +336,14 @@ class Work:
         pages = pages_to_keep(job, blocks, self._layout)
         return self.hooks.kept(job.id, keep, pages, first, str(output.finish))
 
-    def _end_early(self, live: Live, output: Output, why: str) -> None:
+    def _end_early(self, live: LiveRequest, output: Output, why: str) -> None:
         """The client hears of it now; pages that are being filled wait for `loaded`."""
         job = live.job
         never_started = live.load_never_started
-        was_loading = job.state is State.LOADING
+        was_loading = job.state is JobState.LOADING
         # A reader of these pages has to be asked before they are used again. While they are
         # being filled themselves they are not read.
-        filled = was_loading or job.state is State.DOOMED
+        filled = was_loading or job.state is JobState.DOOMED
         read = live.keep is not None and not filled
         blocks = self._scheduler.take_pages(job) if read else []
         self._scheduler.abort(job)
@@ -344,7 +352,7 @@ class Work:
             self._drop(job.id, blocks, why)
         if never_started:
             self._scheduler.loading[job.id] = job
-            job.state = State.DOOMED
+            job.state = JobState.DOOMED
             self._start(live)
             return
         if was_loading:

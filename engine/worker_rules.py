@@ -11,30 +11,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class RequestState(StrEnum):
     WAITING = "waiting"
     TRANSFERRING = "transferring"
     RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class RequestCounts:
     """How many requests an engine has in each state; those that wait do not count."""
 
     transferring: int = 0
     running: int = 0
 
 
-def places(counts: Counts, batch: int) -> int:
+def places(counts: RequestCounts, batch: int) -> int:
     """How many more requests may transfer: together with those that run, no more than a batch."""
     return max(0, batch - counts.running - counts.transferring)
 
 
-def prefill_may_run(counts: Counts, batch: int) -> bool:
+def prefill_may_run(counts: RequestCounts, batch: int) -> bool:
     """Whether P may begin with another request."""
     return counts.running == 0 and counts.transferring < batch
 
 
-def decode_may_run(state: State, *, kv_complete: bool, counts: Counts, batch: int) -> bool:
+def decode_may_run(
+    state: RequestState, *, kv_complete: bool, counts: RequestCounts, batch: int
+) -> bool:
     """Whether D may run this request, which goes from the transferring to the running."""
-    return state is State.TRANSFERRING and kv_complete and counts.running < batch
+    return state is RequestState.TRANSFERRING and kv_complete and counts.running < batch

@@ -34,7 +34,7 @@ from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
 __all__ = [
     "Answer",
@@ -143,6 +143,10 @@ class Forwarder(ABC):
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
     callbacks: ClassVar[str] = ""
     """Which port of the gateway its engines call back at: metaserver, notifications, or none."""
+    hands_first_token: ClassVar[bool] = False
+    """Whether decode goes on behind the token that prefill sampled; else it samples the first one itself."""
+    prefill_answers_first: ClassVar[bool] = True
+    """Whether prefill's answer comes with its token, and not when decode has the KV."""
     introduction: ClassVar[Introduction | None] = None
     """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
@@ -183,6 +187,9 @@ class Forwarder(ABC):
 class HandOff(Forwarder):
     modes: ClassVar = {Mode.BATCH: "", Mode.STAGED: ""}
     kv: ClassVar[KvRules] = KvRules()
+    ids_field: ClassVar[str] = ""
+    """Field of decode's body in which its engine takes the token ids of a chat's prompt (token_ids.py);
+    empty where it takes none."""
 
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...
@@ -251,7 +258,7 @@ class Reserved(Protocol):
 
     instance: Instance
 
-    def has_read(self, seconds: float) -> Watch | None:
+    def has_read(self, seconds: float) -> StreamWatch | None:
         """It took so long to read the prompt, and what it had to read before.
 
         Returns the watch of the pieces of a stream that begins with this, or None.
@@ -260,7 +267,7 @@ class Reserved(Protocol):
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
 
-    def has_loaded(self, seconds: float) -> Watch | None:
+    def has_loaded(self, seconds: float) -> StreamWatch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
 
     def worked(self) -> None:

@@ -4,7 +4,7 @@
                     <--pause, resume--
 
 A subclass reads or changes what passes: `merged.py` puts the first token of prefill in front,
-`Watched` times the pieces for the engine's pace, `gateway/metrics/gaps.py` for the client's,
+`WatchedBody` times the pieces for the engine's pace, `gateway/metrics/gaps.py` for the client's,
 `resuming/relay.py` keeps what another engine needs to go on.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
 EVENT_END: Final = b"\n\n"
 
@@ -57,7 +57,7 @@ class BodyFilter:
         self.client.ended(error, last)
 
 
-class Watched(BodyFilter):
+class WatchedBody(BodyFilter):
     """Times the pieces, for the pace of the engine that streams them, and changes nothing.
 
     What is said with the end may be usage and "[DONE]", which are no steps.
@@ -65,7 +65,7 @@ class Watched(BodyFilter):
 
     __slots__ = ("_clock", "_watch")
 
-    def __init__(self, answer: Answer, watch: Watch, clock: Callable[[], float]) -> None:
+    def __init__(self, answer: Answer, watch: StreamWatch, clock: Callable[[], float]) -> None:
         super().__init__(answer)
         self._watch = watch
         self._clock = clock

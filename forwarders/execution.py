@@ -10,6 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 
 The legs of an attempt, in the order of its protocol:
 
+    media         encode first, whatever comes then (encoding.py)
     one engine    answer
     hand off      ask prefill, then answer by decode
     staged        the same, and decode is chosen when prefill has answered
@@ -18,10 +19,13 @@ The legs of an attempt, in the order of its protocol:
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 
+from pdgate.forwarders.ahead import Ahead, at_once
 from pdgate.forwarders.base import (
     Delegation,
     Engines,
@@ -32,8 +36,11 @@ from pdgate.forwarders.base import (
     Upstream,
 )
 from pdgate.forwarders.beside import beside, unless_failed
-from pdgate.forwarders.body_filter import Watched
+from pdgate.forwarders.body_filter import WatchedBody
+from pdgate.forwarders.early import why_not_early
+from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
+from pdgate.forwarders.first_token import FirstTokensDiffer, FirstTokenStream
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
@@ -52,6 +59,7 @@ from pdgate.forwarders.retry import (
 )
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
+from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
 from pdgate.protocols import named_events, openai, request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
@@ -64,9 +72,14 @@ from pdgate.protocols.errors import (
     NoInstance,
 )
 from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
-Begun = Callable[[float], Watch | None]
+log = logging.getLogger(__name__)
+
+MOST_DIFFERING: Final = 64
+"""Routes and models; beyond them no stream is committed early any more."""
+
+Begun = Callable[[float], StreamWatch | None]
 """Called when a stream begins, with the seconds since its leg; returns the watch of its pace."""
 
 
@@ -75,6 +88,10 @@ class Execution:
     Attributes:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
+        encoding: Encodes media before anything else; None where no engine does that.
+        told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
+        early_first_token: Whether a stream is committed on prefill's token, where that is safe.
+        differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -88,14 +105,19 @@ class Execution:
         ledger: KvLedger | None = None,
         lives: Lives | None = None,
         max_resumes: int = 0,
+        early_first_token: bool = False,
     ) -> None:
         self.engines = engines
         self.router = Router(engines, way_of, policy)
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.encoding: EncodeStage | None = None
+        self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
+        self.early_first_token = early_first_token
+        self.differing: set[tuple[str, str | None]] = set()
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -109,11 +131,14 @@ class Execution:
             record.attempts += 1
             attempt: Attempt | None = None
             try:
+                encoding = self.encoding
+                if encoding is not None and encoding.wants(call):
+                    call = await encoding.encoded(call, record)
                 route = self.router.route(call, state)
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
                 if route.decision is not None:
                     record.decisions[record.attempts] = route.decision
-                attempt = Attempt(self, route, state, call, record, deliver)
+                attempt = Attempt(self, route, state, call, record, deliver, resuming is None)
                 try:
                     await attempt.send()
                 except BaseException as error:
@@ -183,14 +208,32 @@ class Execution:
         if error.at and error.at != instance.id:
             # It waited for another engine, whose fault it is.
             return
+        if isinstance(error, FirstTokensDiffer):
+            # It answers as it always does.
+            return
         if isinstance(error, EngineRefused):
             self.gone(instance.id)
         self.engines.report(instance, error)
 
     def _learn(self, error: GatewayError, failed: "Attempt") -> None:
         failed.record.expired += isinstance(error, KvExpired)
+        if isinstance(error, FirstTokensDiffer):
+            self._differ(failed.call)
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self.lives.decode_failed(failed.prefill)
+
+    def _differ(self, call: Call) -> None:
+        what = call.path, call.model
+        if not self.early_first_token or what in self.differing:
+            return
+        self.differing.add(what)
+        if len(self.differing) >= MOST_DIFFERING:
+            self.early_first_token = False
+        log.warning(
+            "prefill's first token was not decode's, so streams of %s of the model %s wait for "
+            "decode from now on (early_first_token)",
+            *what,
+        )
 
 
 class Attempt:
@@ -206,7 +249,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
+        "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
         "record", "route", "state",
     )  # fmt: skip
 
@@ -218,7 +261,10 @@ class Attempt:
         call: Call,
         record: Record,
         deliver: Deliver,
+        early: bool = True,
     ) -> None:
+        """`early`: the client's answer may begin with prefill's token."""
+        self._early = early
         self._execution = execution
         self.route = route
         self.state = state
@@ -273,12 +319,37 @@ class Attempt:
                     clock = self.record.clock
                     kv.end(error, clock())
 
-    async def _hand_off(self, forwarder: HandOff, prefill: Reserved) -> None:
+    async def _hand_off(
+        self,
+        forwarder: HandOff,
+        prefill: Reserved,
+        reply: Json | None = None,
+        deliver: Deliver | None = None,
+    ) -> None:
+        """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
-        reply = await self._ask_prefill(forwarder.prefill, prefill)
+        ids = ""
+        if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
+            ids = self.route.way.ids_field
         engine, lives = prefill.instance, execution.lives
-        if engine.id not in lives.met:
-            lives.answered(engine.id, forwarder, reply)
+        if reply is None:
+            to_prefill = forwarder.prefill(call, engine)
+            if ids:
+                to_prefill = msgspec.structs.replace(to_prefill, body=asking(to_prefill.body))
+            reply = await self._ask_prefill(to_prefill, prefill)
+            if ids and execution.told_ids is not None:
+                execution.told_ids(call, reply)
+            if engine.id not in lives.met:
+                lives.answered(engine.id, forwarder, reply)
+            if execution.early_first_token and self._goes_early(forwarder, to_prefill):
+                ahead, said = Ahead(FirstTokenStream(call, {})), reply
+                await ahead.run(
+                    at_once(reply),
+                    self.deliver,
+                    self.record,
+                    lambda relay: self._hand_off(forwarder, prefill, said, relay),
+                )
+                return
         while True:
             decode = self.answering
             if decode is None:
@@ -286,12 +357,15 @@ class Attempt:
                 self.answering = decode
             try:
                 leg = forwarder.decode(call, engine, decode.instance, reply)
+                if ids:
+                    body = handed_on(leg.body, ids, reply)
+                    leg = msgspec.structs.replace(leg, body=body)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
             try:
-                await self._answer(leg, DECODE, decode, loads=True)
+                await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
                 return
             except EngineRefused as error:
                 if not staged:
@@ -303,26 +377,43 @@ class Attempt:
                 if self.kv is not None:
                     self.kv.decode_refused()
 
+    def _goes_early(self, forwarder: HandOff | Rendezvous, to_prefill: Leg) -> bool:
+        call = self.call
+        return (
+            self._early
+            and (call.path, call.model) not in self._execution.differing
+            and not why_not_early(call, forwarder, to_prefill)
+        )
+
     async def _rendezvous(self, forwarder: Rendezvous, prefill: Reserved, decode: Reserved) -> None:
         call = self.call
         to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
 
         async def answer(prefilling: asyncio.Task[Json]) -> None:
             merge = forwarder.merge(call, to_prefill, to_decode)
-            await self._answer(
-                to_decode,
-                DECODE,
-                decode,
-                begun=lambda _: decode.has_loaded(self._since_prefill()),
-                deliver=unless_failed(prefilling, self.deliver),
-                merging=None if merge is None else Merging(merge, prefilling),
-            )
+
+            def decoded(deliver: Deliver, merging: Merging | None = None) -> Awaitable[None]:
+                return self._answer(
+                    to_decode,
+                    DECODE,
+                    decode,
+                    begun=lambda _: decode.has_loaded(self._since_prefill()),
+                    deliver=unless_failed(prefilling, deliver),
+                    merging=merging,
+                )
+
+            early = self._execution.early_first_token
+            if early and self._goes_early(forwarder, to_prefill):
+                ahead = Ahead(merge or FirstTokenStream(call, {}))
+                await ahead.run(prefilling, self.deliver, self.record, decoded)
+                return
+            await decoded(self.deliver, None if merge is None else Merging(merge, prefilling))
 
         # Decode's answer needs no more of prefill than decode has had.
         await beside(lambda: self._watch_prefill(to_prefill, prefill), answer)
 
     async def _delegate(self, forwarder: Delegation, prefill: Reserved, decode: Reserved) -> None:
-        def begun(seconds: float) -> Watch | None:
+        def begun(seconds: float) -> StreamWatch | None:
             # Prefill's part of that time cannot be separated from decode's.
             prefill.read(seconds)
             return decode.has_loaded(0.0)
@@ -333,7 +424,7 @@ class Attempt:
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
         try:
-            return await self._ask_prefill(lambda *_: leg, reserved)
+            return await self._ask_prefill(leg, reserved)
         except GatewayError:
             if not self.record.is_answering:
                 raise
@@ -341,12 +432,9 @@ class Attempt:
         finally:
             reserved.end()
 
-    async def _ask_prefill(
-        self, leg_of: Callable[[Call, Instance], Leg], prefill: Reserved
-    ) -> Json:
-        """Prefill's answer, when it is whole."""
+    async def _ask_prefill(self, leg: Leg, prefill: Reserved) -> Json:
+        """Prefill's answer, when it is whole; with the token ids of the prompt, if it was asked for them and its engine names them."""
         record, call, execution = self.record, self.call, self._execution
-        leg = leg_of(call, prefill.instance)
         # As a method it would be looked up anew with each call.
         clock = record.clock
         noted = record.leg(PREFILL, leg.to)
@@ -421,9 +509,9 @@ class Attempt:
                         # Most streams begin well with what is here; of others it takes a closer look.
                         usual = streams and call.api is None
                         if not usual or not openai.begins_well(await answer.ready()):
-                            await good_start(answer, leg, call)
+                            record.usage_said = await good_start(answer, leg, call)
                     else:
-                        record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg)
+                        record.usage_said = good_whole(await answer.ready(WHOLE_BYTES), leg, call)
                     first_byte = noted.first_byte = clock()
                     if kv is not None:
                         kv.decode_began(first_byte, streams=streams)
@@ -439,7 +527,7 @@ class Attempt:
                         else:
                             watch = by.has_read(first_byte - noted.started)
                         if watch is not None:
-                            answer = Watched(answer, watch, clock)
+                            answer = WatchedBody(answer, watch, clock)
                     await (deliver or self.deliver)(answer, record)
             except EngineTooSlow as error:
                 waited = clock() - noted.started

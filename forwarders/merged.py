@@ -25,7 +25,8 @@ class Merged(BodyFilter):
 
     __slots__ = ("_early", "_failed", "_merge", "_prefilling")
 
-    def __init__(self, answer: Answer, merge: Merge, prefilling: asyncio.Task[Json]) -> None:
+    def __init__(self, answer: Answer, merge: Merge, prefilling: asyncio.Task[Json] | None) -> None:
+        """`prefilling`: None where what it said first has gone out, or never will."""
         super().__init__(answer, same_length=False)
         self._merge = merge
         self._prefilling = prefilling
@@ -34,8 +35,10 @@ class Merged(BodyFilter):
 
     async def ready(self, beyond: int = 0) -> bytes:
         """The first token as soon as prefill has it; else what decode says first."""
-        if self._early is None:
-            self._early = self._merge.first(await self._prefilling)
+        if self._early is None and self._prefilling is not None:
+            reply = await self._prefilling
+            # What goes out early goes under decode's head, which may be of an answer that is none.
+            self._early = self._merge.first(reply) if _is_stream(self.answer) else b""
         return self._early or await self.answer.ready(beyond)
 
     def start(self, sink: Sink) -> None:
@@ -53,7 +56,10 @@ class Merged(BodyFilter):
         if self._failed:
             return
         if error is None:
-            merged += self._merge.end()
+            try:
+                merged += self._merge.end()
+            except GatewayError as caught:
+                error = caught
         self.client.ended(error, merged)
 
     def _fed(self, chunk: bytes) -> bytes:
@@ -66,3 +72,10 @@ class Merged(BodyFilter):
             self._failed = True
             self.client.ended(error)
             return b""
+
+
+def _is_stream(answer: Answer) -> bool:
+    return answer.status == 200 and any(
+        name == b"content-type" and said.lower().startswith(b"text/event-stream")
+        for name, said in answer.headers
+    )

@@ -25,6 +25,7 @@ def _transfer_id(call: Call) -> str:
 
 class Read(HandOff):
     name: ClassVar = "mori-io"
+    ids_field: ClassVar = mori.FIELD
     prefill_can_answer: ClassVar = True
     kv: ClassVar = KvRules(mori.KEPT_SECONDS)
 
@@ -37,7 +38,7 @@ class Read(HandOff):
         return Leg(decode, call.path, {**call.body, mori.FIELD: mori.kept(reply)})
 
 
-class Write(Rendezvous):
+class MoriIoWrite(Rendezvous):
     name: ClassVar = "mori-io"
     prefill_can_answer: ClassVar = True
     kv: ClassVar = KvRules(mori.KEPT_SECONDS)
@@ -57,7 +58,7 @@ MORI_IO = Family(
     members={
         (Mode.BATCH, "read"): Read,
         (Mode.STAGED, "read"): Read,
-        (Mode.BATCH, "write"): Write,
+        (Mode.BATCH, "write"): MoriIoWrite,
     },
     reasons={(Mode.STAGED, "write"): Rendezvous.modes[Mode.STAGED]},
     default="read",

@@ -34,6 +34,7 @@ class Neuron(Rendezvous):
     name: ClassVar = "neuron"
     # The fork keeps the slots of requests that were aborted until it is restarted.
     kv: ClassVar = KvRules()
+    hands_first_token: ClassVar = True
 
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
         to_prefill = neuron.names_peer(call.attempt_id, decode)
@@ -64,8 +65,9 @@ class NeuronNixl(VllmNixl):
     """The plugin in its default mode, read: decode pulls what prefill's answer names."""
 
     name: ClassVar = "neuron"
-    # The plugin has not been seen to hand over what other routes were asked.
+    # The plugin has not been seen to hand over what other routes were asked, nor to read ids.
     splits = Rendezvous.splits
+    ids_field: ClassVar = ""
 
 
 NEURON = Family(

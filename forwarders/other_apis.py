@@ -1,6 +1,6 @@
-"""Splitting of calls of /v1/responses and /v1/messages, and which of them must not be split.
+"""Splitting of calls of routes besides chat and completions, and which of them must not be split.
 
-Both take kv_transfer_params at the top and answer with it, as chat does, so a forwarder whose
+Responses and messages take kv_transfer_params at the top and answer with it, as chat does, so a forwarder whose
 engines speak by that field alone can split them (`splits` declares it). What is not as in chat:
 
     /v1/responses   the limit is max_output_tokens; prefill must not keep what it answered;
@@ -8,6 +8,8 @@ engines speak by that field alone can split them (`splits` declares it). What is
                     tools that the engine itself runs make several prompts of one call
     /v1/messages    nothing: the limit is max_tokens, and a thinking budget above it is allowed
                     where do_remote_decode is set
+
+How calls of tokens are split is in token_calls.py.
 
 Source: vLLM 0.32.0, entrypoints/openai/responses/protocol.py (ResponsesRequest), serving.py
 (_generate_with_builtin_tools), anthropic/protocol.py (AnthropicMessagesRequest).
@@ -17,9 +19,10 @@ from typing import Any, Final
 
 import msgspec
 
+from pdgate.forwarders import token_calls
 from pdgate.forwarders.base import Forwarder, Leg
 from pdgate.protocols import response_id
-from pdgate.protocols.apis import RESPONSES
+from pdgate.protocols.apis import GENERATE, RESPONSES
 from pdgate.protocols.call import Call
 from pdgate.protocols.fields import MOST_LIST_BYTES
 
@@ -36,6 +39,8 @@ def why_whole(forwarder: Forwarder, call: Call) -> str | None:
     """Why a call of these routes must stay with one engine; None if it may be split."""
     if call.path not in forwarder.splits:
         return ROUTE
+    if call.path == GENERATE:
+        return token_calls.why_whole(call)
     if call.path != RESPONSES:
         return None
     if call.value("previous_response_id") is not None:

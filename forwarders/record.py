@@ -6,13 +6,14 @@ trace and "where did this call run" all come from here. Times are monotonic seco
 
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from math import inf
 from time import monotonic
 from typing import Any, Final, Protocol
 
 from pdgate.forwarders.base import Answer
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import GatewayError
-from pdgate.protocols.instance import PREFILL, Instance, Role
+from pdgate.protocols.instance import ENCODE, PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
 from pdgate.scheduling.decision_trace import DecisionTrace
 from pdgate.scheduling.disaggregation import Decision, Taken
@@ -21,12 +22,19 @@ DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_o
 DECODE_ONLY = "decode_only"
 
 STAGES: Final = (
-    "queue", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
+    "queue", "encode", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
 )  # fmt: skip
 """Of a call, in the order of time."""
 
 Times = tuple[
-    float | None, float | None, float | None, float | None, float | None, float | None, float | None
+    float | None,
+    float | None,
+    float | None,
+    float | None,
+    float | None,
+    float | None,
+    float | None,
+    float | None,
 ]
 """Seconds of each of STAGES."""
 
@@ -285,9 +293,17 @@ def times_of(
     began = started if queued is None else started + queued
     prefill: LegRecord | None = None
     answer: LegRecord | None = None
+    encoded: float | None = None
+    media_asked = inf
     for leg in legs:
         if leg.attempt != attempt:
             began = max(began, leg.ended or 0.0)
+        elif leg.role is ENCODE:
+            # Media are asked for together, before anything else is chosen.
+            media_asked = min(media_asked, leg.started)
+            if leg.ended is not None:
+                began = max(began, leg.ended)
+                encoded = began - media_asked
         elif leg.role is not PREFILL:
             answer = leg
         elif prefill is None:
@@ -311,7 +327,7 @@ def times_of(
                 waited = begun - read if begun > read else 0.0
             if answer.outcome == "ok" and answer.ended is not None:
                 answered = answer.ended - begun
-    return queued, chosen, took, chosen_decode, waited, first, answered
+    return queued, encoded, chosen, took, chosen_decode, waited, first, answered
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:

@@ -23,12 +23,12 @@ class Way:
         asks_each: The forwarder has reasons of its own for not splitting a call.
         staged: Decode is chosen when prefill has answered.
         kv: What becomes of the KV of a split call; None where none is kept.
-        prefill_can_answer, decode_can_prefill: What the forwarder says. Of a class an attribute is
+        prefill_can_answer, decode_can_prefill, ids_field: What the forwarder says. Of a class an attribute is
             ten times as dear as of an object.
     """
 
     __slots__ = (
-        "asks_each", "decode_can_prefill", "delegation", "forwarder", "hand_off", "kv", "mode", "prefill_can_answer",
+        "asks_each", "decode_can_prefill", "delegation", "forwarder", "hand_off", "ids_field", "kv", "mode", "prefill_can_answer",
         "rendezvous", "staged",
     )  # fmt: skip
 
@@ -41,6 +41,7 @@ class Way:
         self.asks_each = type(forwarder).why_local is not Forwarder.why_local
         self.staged = mode is Mode.STAGED
         self.hand_off = forwarder if isinstance(forwarder, HandOff) else None
+        self.ids_field = forwarder.ids_field if isinstance(forwarder, HandOff) else ""
         together = not self.staged
         self.rendezvous = forwarder if together and isinstance(forwarder, Rendezvous) else None
         self.delegation = forwarder if together and isinstance(forwarder, Delegation) else None

@@ -16,6 +16,7 @@ from pdgate.protocols.apis import RESPONSES, Api, Kind
 from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.errors import GenerationsDiffer, NoInstance, NotServed
 from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
+from pdgate.protocols.sampling import sampling_of
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import DECODE_CANNOT_PREFILL, NO_PREFILL
 
@@ -283,7 +284,7 @@ def wants_one_token(call: Call) -> bool:
     Such a call is over when its prompt has been read, so prefill may answer it; it is asked without a
     word of hand-over, and so keeps no KV.
     """
-    body = call.body
+    body = sampling_of(call)
     limit = body.get("max_completion_tokens") if call.path == CHAT else None
     if limit is None or limit == _NULL:
         limit = body.get("max_output_tokens" if call.path == RESPONSES else "max_tokens")

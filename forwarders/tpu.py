@@ -20,6 +20,7 @@ from pdgate.protocols.instance import Instance
 
 class Tpu(HandOff):
     name: ClassVar = "tpu"
+    ids_field: ClassVar = tpu.FIELD
     decode_computes: ClassVar = 0
     kv: ClassVar = KvRules(tpu.KEPT_SECONDS)
 

@@ -85,6 +85,7 @@ D = Spelling(
 
 class MooncakeA(HandOff):
     name: ClassVar = "vllm-mooncake"
+    ids_field: ClassVar = mooncake.FIELD
     prefill_can_answer: ClassVar = True
     kv: ClassVar = KvRules(mooncake.KEPT_SECONDS)
 
@@ -113,6 +114,7 @@ class MooncakeBatch(Rendezvous):
 
 class MooncakeStaged(HandOff):
     name: ClassVar = "vllm-mooncake"
+    ids_field: ClassVar = mooncake.FIELD
     prefill_can_answer: ClassVar = True
     kv: ClassVar = KvRules(mooncake.KEPT_SECONDS)
 

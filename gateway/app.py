@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
-from pdgate.gateway.apis.passing import METHODS, Asked
+from pdgate.gateway.apis.passing import METHODS, PassedRequest
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.probe import Prober
@@ -43,10 +43,12 @@ Running = Callable[[], AbstractAsyncContextManager[None]]
 class Calls(Protocol):
     """What serves calls that come to a route; paths are those of the route, without any prefix."""
 
-    def passes(self, scope: Scope, path: str) -> Asked | None:
+    def passes(self, scope: Scope, path: str) -> PassedRequest | None:
         """None for a request that no engine is to get as it came."""
 
-    async def serve(self, path: str, passed: Asked | None, request: Request, send: Send) -> None:
+    async def serve(
+        self, path: str, passed: PassedRequest | None, request: Request, send: Send
+    ) -> None:
         """Answers the request, whatever becomes of it."""
 
 

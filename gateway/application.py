@@ -28,7 +28,7 @@ from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.api_keys import with_keys
 from pdgate.gateway.config.load import checked
 from pdgate.gateway.lifecycle.drain import Drain
-from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.lifecycle.source import SettingsSource
 from pdgate.gateway.wiring import build
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ def _reader(config: Config) -> Callable[[], Settings]:
         tree = dict(config)
         return lambda: with_keys(checked(tree))
     if isinstance(config, str | os.PathLike):
-        return Source(Path(config).absolute()).read
+        return SettingsSource(Path(config).absolute()).read
     raise ConfigError(
         f"the configuration is a mapping or the path of a TOML file, and no {type(config).__name__}"
     )

@@ -51,6 +51,8 @@ class Component:
         collect: Samples for /metrics, of families that gateway/metrics/families.py declares.
         ready: Key on /ready -> its note there.
         routes: Of the admin API; there are none without an admin token.
+        serves: Routes for clients.
+        owns: Beginnings of paths that never pass to an engine.
         reconfigure: Rule that settings name -> what prepares their new values (lifecycle/reload.py).
         each_reload: Prepares what files may say anew, though no setting differs.
     """
@@ -60,12 +62,14 @@ class Component:
     collect: Source | None = None
     ready: Mapping[str, Note] = field(default_factory=dict)
     routes: Routes | None = None
+    serves: Sequence[APIRouter] = ()
+    owns: tuple[str, ...] = ()
     reconfigure: Mapping[OnReload, Prepare] = field(default_factory=dict)
     each_reload: Prepare | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Core:
+class GatewayCore:
     """What every call passes, and what a gateway of any settings has.
 
     Attributes:

@@ -15,6 +15,7 @@ from pdgate.protocols.instance import Role
 from pdgate.scheduling.decision_trace import DecisionTrace
 
 KEPT_RECORDS = 1024
+_READERS = (Role.PREFILL, Role.ENCODE)
 
 DebugHeaders = Callable[[Record], Headers]
 
@@ -24,7 +25,8 @@ def path_headers(record: Record) -> Headers:
     found = {b"x-pd-path": _way(record)}
     for leg in record.legs:
         if leg.attempt == record.attempts:
-            role = b"decode" if leg.role is not Role.PREFILL else b"prefill"
+            # Whatever answers is called decode.
+            role = leg.role.value.encode() if leg.role in _READERS else b"decode"
             # A staged attempt may have tried several; the last one answers.
             found[b"x-pd-" + role] = leg.instance.id.encode()
     for attempt, choice in record.choices:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import APIS, Api, Kind
+from pdgate.protocols.apis import APIS, GENERATE, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -28,6 +28,7 @@ from pdgate.protocols.call import (
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
+from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in
 
 HOT_PATHS = frozenset({CHAT, COMPLETIONS})
 TAKEN = frozenset((*HOT_PATHS, *APIS))
@@ -36,6 +37,16 @@ TAKEN = frozenset((*HOT_PATHS, *APIS))
 UNMISTAKABLE = frozenset(
     {"kv_transfer_params", "ec_transfer_params", "disagg_spec", "disaggregated_params"}
 )
+ENGINES_OWN = frozenset(
+    {
+        "encoder_urls", "http_worker_ipc", "kv_router_hint", "mm_content_hashes", "mm_hashes",
+        "need_wait_for_mm_inputs", "num_items_assigned",
+    }
+)  # fmt: skip
+"""By which the parts of one engine know each other: SGLang's own route takes them of any client. They say where
+outputs go, which encoder and which peer's cache are asked, and as which picture a picture is kept.
+
+Source: SGLang 001067f, srt/managers/io_struct.py (GenerateReqInput)."""
 HOLDERS = ("vllm_xargs", "extra_args", "extra_body")
 """Objects whose fields some engines treat as if they stood at the top."""
 
@@ -78,7 +89,7 @@ class Intake:
     """
     Attributes:
         forwarded: Names, in lower case, of the headers that engines get.
-        own_fields: What is refused besides OURS: the protocols' own.
+        own_fields: What is refused besides OURS and ENGINES_OWN: the protocols' own.
         aliases: Other names of models -> the name by which engines know them.
     """
 
@@ -97,7 +108,7 @@ class Intake:
         object.__setattr__(self, "_of_interest", self.forwarded | _READ)
         object.__setattr__(self, "_rarely", self._of_interest - {b"content-type"})
         object.__setattr__(self, "_ordinary", _ORDINARY - self.own_fields)
-        object.__setattr__(self, "_ours", OURS | self.own_fields)
+        object.__setattr__(self, "_ours", OURS | ENGINES_OWN | self.own_fields)
 
     def check_length(self, length: int) -> None:
         """Raises TooLarge."""
@@ -154,6 +165,10 @@ class Intake:
     ) -> Call:
         """Raises BadRequest."""
         self.check_id(value(fields, "request_id"))
+        if api.path == GENERATE:
+            sampling = object_in(fields, SAMPLING)
+            object_in(sampling, EXTRA)
+            self.check_fields(sampling)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,

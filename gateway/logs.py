@@ -19,7 +19,9 @@ LOGGER: Final = "pdgate.calls"
 LONGEST_PROMPT_BYTES: Final = 32 << 10
 """Of which a line has the beginning only."""
 
-_ASKED: Final = ("messages", "prompt", "input", "system", "instructions")
+_ASKED: Final = (
+    "messages", "prompt", "input", "system", "instructions", "token_ids", "input_ids", "text",
+)  # fmt: skip
 """Fields of calls that hold what was asked."""
 
 log = logging.getLogger(LOGGER)
@@ -88,7 +90,7 @@ class JsonLines(logging.Formatter):
 
 def log_to_stderr(level: str, format: Format) -> None:
     """For the whole process; a second time changes nothing."""
-    stderr.log_to_stderr(level, JsonLines() if format == "json" else logging.Formatter(TEXT))
+    stderr.log_to_stderr(level, JsonLines() if format == "json" else stderr.OneLine(TEXT))
     # One line per probe is noise unless one debugs probes.
     if level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -19,8 +19,10 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 SHARE: Final = 0.5
-COPIES: Final = 3
-"""Of a body at the worst: as it came, as it is sent to an engine, and what the allocator keeps."""
+COPIES: Final = 4
+"""Of a body at the worst: as it came, as it is made for an engine and written to it, and what the allocator keeps.
+
+A minute of 300 clients with 8 MB each took 3.5 (by 3, 400 MiB became 540 MB)."""
 
 LEAST_BYTES: Final = 32 << 20
 """For bodies, however small the machine: one call must pass."""

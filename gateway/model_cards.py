@@ -17,6 +17,11 @@ MOST_CARD_BYTES: Final = 16 << 10
 MOST_CARDS_BYTES: Final = 128 << 10
 """Of all cards of an engine, of which vLLM writes 600 each. Objects in objects take 100 ms a MiB."""
 MOST_DEPTH: Final = 16
+MOST_TOKENS: Final = 1 << 40
+STRICT: Final = ("vllm", "pdgate")
+"""Owners of models, as cards name them, whose engines refuse what is longer than `max_model_len`.
+
+Others may cut it, as SGLang does with --allow-auto-truncate, of prompts and of answers."""
 LONGEST_ID: Final = 512
 """Characters, all of them printable: ids are in logs and labels."""
 
@@ -42,6 +47,25 @@ def read(body: bytes) -> Sequence[Card]:
     if len(found) > MOST_CARDS:
         raise ValueError(f"more than {MOST_CARDS} models")
     return [card for card in map(_shown, found) if card is not None]
+
+
+def lengths(cards: Sequence[Card]) -> dict[str, int]:
+    """Model -> tokens of its context, where it is said; an adapter's is that of the model it changes."""
+    own = {card["id"]: found for card in cards if (found := _length(card)) is not None}
+    parents = {
+        card["id"]: parent for card in cards if isinstance(parent := card.get("parent"), str)
+    }
+    return {name: own[parent] for name, parent in parents.items() if parent in own} | own
+
+
+def strict(cards: Sequence[Card]) -> bool:
+    """Whether the engine refuses what is longer than it says, and cuts none of it."""
+    return bool(cards) and all(card.get("owned_by") in STRICT for card in cards)
+
+
+def _length(card: Card) -> int | None:
+    found = card.get("max_model_len")
+    return found if type(found) is int and 0 < found <= MOST_TOKENS else None
 
 
 def _shown(raw: msgspec.Raw) -> Card | None:

@@ -5,12 +5,12 @@ came. Nothing refers to another place of the schema, so an application that incl
 (docs/embedding.md) shows all of it.
 
 Source: OpenAI API reference, "Chat", "Completions", "Responses", "Embeddings"; Anthropic API
-reference, "Messages".
+reference, "Messages"; vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py.
 """
 
 from typing import Any, Final
 
-from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES, Kind, Shape, shape_of
+from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES, Kind, Shape, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -46,6 +46,7 @@ MESSAGE_ERROR: Final[dict[str, Any]] = {
 }
 _WHOLE: Final = {"type": ["integer", "null"]}
 _NUMBER: Final = {"type": ["number", "null"]}
+_IDS: Final = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _FIELDS: Final[dict[str, Any]] = {
     "model": {
         "type": ["string", "null"],
@@ -61,6 +62,7 @@ _FIELDS: Final[dict[str, Any]] = {
     "logprobs": {"type": ["boolean", "integer", "null"]},
     "stream_options": {"type": ["object", "null"]},
 }
+_NO_SAMPLING: Final = ("model", "stream", "stream_options")
 _TOOLS: Final = {
     "tools": {"type": ["array", "null"], "items": {"type": "object"}},
     "tool_choice": {},
@@ -88,6 +90,19 @@ _BODIES: Final[dict[str, dict[str, Any]]] = {
         "type": "object",
         "required": ["prompt"],
         "properties": {"prompt": {"type": ["string", "array"]}, **_FIELDS},
+    },
+    GENERATE: {
+        "title": "GenerateRequest",
+        "type": "object",
+        "required": ["token_ids", "sampling_params"],
+        "properties": {
+            "token_ids": _IDS,
+            **{name: _FIELDS[name] for name in _NO_SAMPLING},
+            "sampling_params": {
+                "type": "object",
+                "properties": {n: field for n, field in _FIELDS.items() if n not in _NO_SAMPLING},
+            },
+        },
     },
 }
 _HEAD: Final[dict[str, Any]] = {"id": _TEXT, "object": _TEXT, "model": _TEXT}
@@ -125,6 +140,16 @@ _ANSWERS: Final[dict[str, dict[str, Any]]] = {
             "usage": _OF_OPENAI,
         },
     },
+    GENERATE: {
+        "title": "Generated",
+        "type": "object",
+        "properties": {
+            "request_id": _TEXT,
+            "choices": _choices(token_ids=_IDS, logprobs={"type": ["object", "null"]}),
+            "usage": _OF_OPENAI,
+        },
+    },
+    NATIVE: {"title": "Outputs", "type": ["object", "array"]},
     RESPONSES: {
         "title": "Response",
         "type": "object",

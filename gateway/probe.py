@@ -8,6 +8,8 @@ Each engine is watched by a task of its own, so that none waits for another's ti
 what calls met is looked at `retry_seconds` later. Of those that are not well MOST_AT_ONCE are looked
 at at a time: a directory may name thousands that are none.
 
+An engine may be well and take no calls, as it sleeps (gateway/sleep_mode.py).
+
 Mooncake's prefill engines change their engine id with every restart and decode hangs on
 an old one, so their bootstrap server is asked in every round. Which generation an engine
 speaks, if it is not configured, follows from what answers at the bootstrap address:
@@ -29,12 +31,13 @@ import msgspec
 from pdgate.forwarders import registry
 from pdgate.gateway import model_cards
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
+from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.health.breaker import BreakerState
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,7 @@ MOST_AT_ONCE = 256
 """2,048 that say nothing are through in eight timeouts."""
 MAX_REASON = 100
 """Characters."""
+ASLEEP = "asleep or paused, so it gets no calls"
 MOST_QUERY_BYTES = 256 << 10
 """Of what a bootstrap server says of its ranks."""
 
@@ -53,11 +57,16 @@ class NotWell(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What one look at an engine found."""
+class ProbedEngine:
+    """What one look at an engine found.
+
+    Attributes:
+        asleep: It is well, and takes no calls until an operator wakes it.
+    """
 
     instance: Instance
     cards: Sequence[dict[str, Any]]
+    asleep: bool = False
 
     @property
     def models(self) -> list[str]:
@@ -68,7 +77,7 @@ class Silent:
     """It did not answer in time."""
 
 
-class Unasked:
+class UnaskedProbe:
     """This host had no socket to ask with, so nothing is known."""
 
 
@@ -98,6 +107,7 @@ class Prober:
         self.retry_seconds = retry_seconds
         self._endpoints = endpoints
         self._access = access
+        self._sleep_modes = SleepModes()
         self._complaints: dict[str, str] = {}
         self._announced = {c.instance.id: c.instance for c in endpoints}
         self._watching: dict[str, asyncio.Task[None]] = {}
@@ -137,6 +147,7 @@ class Prober:
     def add(self, announced: Instance) -> None:
         """One more to look at, at once; or another record of one that is known."""
         self._end_watching(announced.id)
+        self._sleep_modes.forget(announced.id)
         self._announced[announced.id] = announced
         self._somebody_is_new.set()
 
@@ -146,6 +157,7 @@ class Prober:
         self._announced.pop(instance_id, None)
         self.cards.pop(instance_id, None)
         self._complaints.pop(instance_id, None)
+        self._sleep_modes.forget(instance_id)
 
     def _end_watching(self, instance_id: str) -> None:
         if watching := self._watching.pop(instance_id, None):
@@ -153,6 +165,7 @@ class Prober:
 
     def _hurry(self, instance_id: str) -> None:
         """Calls found it to be out."""
+        self._sleep_modes.forget(instance_id)
         if taken_out := self._taken_out.get(instance_id):
             taken_out.set()
 
@@ -187,7 +200,9 @@ class Prober:
 
     def _is_well(self, instance_id: str) -> bool:
         endpoint = self._endpoints.get(instance_id)
-        return endpoint is not None and endpoint.up and endpoint.breaker.state is not State.OPEN
+        return (
+            endpoint is not None and endpoint.up and endpoint.breaker.state is not BreakerState.OPEN
+        )
 
     async def _look(self, announced: Instance) -> None:
         found = await self._seen(announced)
@@ -195,10 +210,12 @@ class Prober:
         # Forgotten or replaced while we looked: then this says nothing of the one there now.
         if self._announced.get(instance_id) is not announced:
             return
-        if isinstance(found, Unasked):
+        if isinstance(found, UnaskedProbe):
             self.short += 1
             self._complain(instance_id, "this host has no socket to ask it with")
             return
+        if not isinstance(found, ProbedEngine):
+            self._sleep_modes.forget(instance_id)
         if isinstance(found, Silent):
             self._complain(instance_id, f"no answer within {self.timeout_seconds:g} s")
             self._endpoints.mark_silent(instance_id)
@@ -207,22 +224,32 @@ class Prober:
             self._complain(instance_id, found)
             self._endpoints.mark_down(instance_id)
             return
+        if found.asleep:
+            if self._complaints.get(instance_id) != ASLEEP:
+                self._complaints[instance_id] = ASLEEP
+                log.info("%s is %s", instance_id, ASLEEP)
+            self._endpoints.mark_asleep(instance_id)
+            return
         if self._complaints.pop(instance_id, None) is not None:
             log.info("%s is up", instance_id)
         self.cards[instance_id] = found.cards
         self._endpoints.put(found.instance)
-        self._endpoints.mark_up(instance_id, found.models)
+        cards = found.cards
+        self._endpoints.mark_up(
+            instance_id, found.models, model_cards.lengths(cards), strict=model_cards.strict(cards)
+        )
 
-    async def _seen(self, announced: Instance) -> Seen | Silent | Unasked | str:
+    async def _seen(self, announced: Instance) -> ProbedEngine | Silent | UnaskedProbe | str:
         """What was found, or why the engine is not well."""
         try:
             # For the whole look: byte by byte, an engine could hold up all engines' probes.
             async with asyncio.timeout(self.timeout_seconds):
-                return await look(self._access, announced)
+                patience = self.timeout_seconds / 2
+                return await look(self._access, announced, self._sleep_modes, patience)
         except TimeoutError:
             return Silent()
         except Short:
-            return Unasked()
+            return UnaskedProbe()
         except (NotWell, AskFailed) as why:
             if isinstance(why, Gone):
                 self.on_gone(announced.id)
@@ -240,17 +267,25 @@ class Prober:
         return True
 
 
-async def look(access: EngineAccess, announced: Instance) -> Seen:
-    """Raises NotWell, AskFailed; Gone if the engine accepts no connection."""
+async def look(
+    access: EngineAccess, announced: Instance, sleep_modes: SleepModes, patience: float
+) -> ProbedEngine:
+    """Raises NotWell, AskFailed; Gone if the engine accepts no connection.
+
+    Args:
+        patience: Seconds for the question whether it sleeps.
+    """
     with access.visit(announced.url) as engine:
         health = await engine.get("/health")
         if health.status != 200:
             raise NotWell(f"GET /health answered {health.status}{_reason(health.body)}")
         cards = await _models(engine, announced)
+        if await sleep_modes.asleep(engine, announced.id, patience):
+            return ProbedEngine(announced, cards, asleep=True)
         instance = await _introduced(engine, announced)
     if announced.protocol == MOONCAKE and announced.role.serves(Role.PREFILL):
         instance = await _bootstrapped(access, announced)
-    return Seen(instance, cards)
+    return ProbedEngine(instance, cards)
 
 
 def _nobody_listens(instance_id: str) -> None: ...

@@ -21,7 +21,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.low_wakeup_server import LowWakeupServer
 from pdgate.gateway.lifecycle.signals import take_over
-from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.lifecycle.source import SettingsSource
 from pdgate.gateway.lifecycle.worker import Worker
 from pdgate.gateway.lifecycle.workers import Workers
 from pdgate.gateway.listening import bound
@@ -41,7 +41,7 @@ LAST_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedByWorkers:
     """What the workers of one gateway share, where there are several; they start as new processes.
 
     Attributes:
@@ -55,7 +55,7 @@ class Shared:
     admin_port: int | None
 
 
-def serve(settings: Settings, source: Source) -> None:
+def serve(settings: Settings, source: SettingsSource) -> None:
     """Blocks until SIGINT or SIGTERM. `source` is where the settings came from.
 
     Raises CannotListen; SystemExit where it cannot go on.
@@ -86,15 +86,18 @@ def serve(settings: Settings, source: Source) -> None:
             TemporaryDirectory(prefix="pdgate-metrics-") as folder,
             shared_folder() as load,
         ):
-            shared = Shared(Path(folder), load, admin_port)
+            shared = SharedByWorkers(Path(folder), load, admin_port)
             if code := Workers(partial(work, shared), sockets, settings, source.read).run():
                 raise SystemExit(code)
     else:
-        _serve(settings, Shared(None, None, admin_port), sockets, source)
+        _serve(settings, SharedByWorkers(None, None, admin_port), sockets, source)
 
 
 def work(
-    shared: Shared, settings: Settings, sockets: list[Socket], connection: "Connection[Any, Any]"
+    shared: SharedByWorkers,
+    settings: Settings,
+    sockets: list[Socket],
+    connection: "Connection[Any, Any]",
 ) -> None:
     """What each worker does, in its own process, until its parent or a signal ends it."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -107,7 +110,10 @@ def work(
 
 
 def _serve(
-    settings: Settings, shared: Shared, sockets: list[Socket], told_by: Source | Worker
+    settings: Settings,
+    shared: SharedByWorkers,
+    sockets: list[Socket],
+    told_by: SettingsSource | Worker,
 ) -> None:
     """In this process. `told_by`: where other settings come from."""
 

@@ -17,7 +17,7 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.place import place_of
-from pdgate.gateway.apis.passing import Asked, passing
+from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
@@ -96,7 +96,7 @@ class Service:
         body: bytes,
         client: Client,
         key_state: KeyState | None = None,
-        asked: Asked | None = None,
+        asked: PassedRequest | None = None,
     ) -> None:
         """`key_state` is what `screen` said; `asked` is what passes to an engine as it came.
 
@@ -162,7 +162,7 @@ class Service:
         headers: RequestHeaders,
         body: bytes,
         call_id: str,
-        asked: Asked | None,
+        asked: PassedRequest | None,
         key_state: KeyState | None,
     ) -> Call:
         """A large body, in another thread. Raises GatewayError."""

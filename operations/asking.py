@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from pdgate.cluster import secret
+from pdgate.cluster.printable import printable
 
 TIMEOUT_SECONDS: Final = 10.0
 
@@ -27,7 +28,7 @@ class GatewayAway(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class AskedAnswer:
     """What it answered; `body` is None where that is no JSON."""
 
     status: int
@@ -35,10 +36,10 @@ class Told:
 
     @property
     def message(self) -> str:
-        """Of an error, as it words it; else empty."""
+        """Of an error, as it words it, in characters for a terminal; else empty."""
         error = self.body.get("error") if isinstance(self.body, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
-        return message if isinstance(message, str) else ""
+        return printable(message) if isinstance(message, str) else ""
 
 
 class Gateway:
@@ -46,7 +47,7 @@ class Gateway:
         self._client = client
         self.url = url
 
-    def get(self, path: str) -> Told:
+    def get(self, path: str) -> AskedAnswer:
         """Raises GatewayAway; BadAsk where it wants another token, or one at all."""
         try:
             answer = self._client.get(self.url + path)
@@ -59,7 +60,7 @@ class Gateway:
             body = answer.json()
         except ValueError:
             body = None
-        return Told(answer.status_code, body)
+        return AskedAnswer(answer.status_code, body)
 
 
 def address(url: str, flag: str = "") -> str:

@@ -11,11 +11,13 @@
     OPENAI      {"error": {...}}                      data: {"error": {...}}, and no data: [DONE]
     RESPONSES   the same                              event: error
     ANTHROPIC   {"type": "error", "error": {...}}     event: error
+    NATIVE      as OPENAI; its answers are SGLang's own (native.py)
 
 What ends a stream of each is in endings.py.
 
 Source: vLLM 0.32.0, vllm/entrypoints: openai/responses/api_router.py, anthropic/api_router.py,
-pooling/*/api_router.py, serve/tokenize/api_router.py. There is no /v1/tokenize.
+pooling/*/api_router.py, serve/tokenize/api_router.py, scale_out/token_in_token_out/. There is no /v1/tokenize.
+SGLang at 001067f, srt/entrypoints/http_server.py (generate_request).
 """
 
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ from typing import Final
 
 RESPONSES: Final = "/v1/responses"
 MESSAGES: Final = "/v1/messages"
+GENERATE: Final = "/inference/v1/generate"
+NATIVE: Final = "/generate"
 
 
 class Kind(StrEnum):
@@ -37,6 +41,7 @@ class Shape(StrEnum):
     OPENAI = "openai"
     RESPONSES = "responses"
     ANTHROPIC = "anthropic"
+    NATIVE = "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class Api:
 _ALL: Final = (
     Api(RESPONSES, Kind.GENERATES, "Response", Shape.RESPONSES, ("input",)),
     Api(MESSAGES, Kind.GENERATES, "Message", Shape.ANTHROPIC, ("messages", "max_tokens")),
+    Api(GENERATE, Kind.GENERATES, "Tokens of tokens", required=("token_ids", "sampling_params")),
+    Api(NATIVE, Kind.GENERATES, "Outputs of text or tokens, in SGLang's words", Shape.NATIVE),
     Api(f"{MESSAGES}/count_tokens", Kind.COUNTS, "Count", Shape.ANTHROPIC, ("messages",)),
     Api("/v1/embeddings", Kind.READS, "Embeddings"),
     Api("/v2/embed", Kind.READS, "Embeddings, as Cohere asks for them"),

@@ -1,10 +1,14 @@
-"""Fields read of an answer, to know whether it is whole, and of a chunk. All else passes unread."""
+"""Fields read of an answer, to know whether it is whole, and of a chunk. All else passes unread.
+
+What an engine writes into a field may be megabytes of lists, which take 70 ms a MiB. So what is asked of a field
+is asked of a short one (`said`), and a long document with more choices than an answer has is not read.
+"""
 
 from typing import Any, Final
 
 import msgspec
 
-from pdgate.protocols.call import Raw
+from pdgate.protocols.fields import UNREADABLE, Raw
 
 GAVE_UP = ("abort", "error")
 """finish_reason of a request that the engine did not finish.
@@ -21,9 +25,66 @@ its proxy asks again (examples/disaggregated_prefill_v1/load_balance_proxy_layer
 """
 
 
-def let_go(stop_reason: Any, stop: object) -> bool:
-    """Whether it says so; `stop` is the call's own, as a stop string is repeated as the reason."""
-    if stop_reason != RECOMPUTED:
+MOST_BYTES: Final = 16 << 10
+"""Of a field that is read: reasons, errors and usages have a hundred."""
+LARGE_BYTES: Final = 256 << 10
+"""Of a document whose choices are counted before they are read."""
+MOST_CHOICES: Final = 50_000
+"""Of such a one; they take 0.2 us each."""
+
+MOST_DECODED_BYTES: Final = 4 << 20
+"""Of a document that is decoded whole: ids of a long prompt."""
+MOST_CONTAINERS: Final = 20_000
+
+_any = msgspec.json.Decoder().decode
+_NOTHING: Final = (b"", b"null")
+
+
+def said(raw: Raw) -> Any:
+    """What a field says; None where it is missing, or so long that it says nothing that is known here."""
+    if not 0 < len(raw) <= MOST_BYTES:
+        return None
+    try:
+        return _any(raw)
+    except UNREADABLE:
+        return None
+
+
+def is_said(raw: Raw) -> bool:
+    """Whether a field is there and is neither null nor empty."""
+    return len(raw) > MOST_BYTES or bool(said(raw))
+
+
+def is_there(raw: Raw) -> bool:
+    """Whether a field is there and is not null."""
+    return len(raw) > len(b"null") or bytes(raw) not in _NOTHING
+
+
+def has_too_many_choices(document: bytes, field: bytes, most: int = MOST_CHOICES) -> bool:
+    """Of a long document; each choice that is read of one has this field, in quotes, and letters may be escaped."""
+    if len(document) <= LARGE_BYTES:
+        return False
+    found = document.count(field) + document.count(b"\\u006") + document.count(b"\\u007")
+    return found > most
+
+
+def is_costly(document: bytes) -> bool:
+    """Whether to decode all of it takes too long: numbers and texts take 5 ms a MiB, lists and objects 70."""
+    return len(document) > LARGE_BYTES and (
+        len(document) > MOST_DECODED_BYTES
+        or document.count(b"[") + document.count(b"{") > MOST_CONTAINERS
+    )
+
+
+_RECOMPUTED: Final = msgspec.json.encode(RECOMPUTED)
+
+
+def let_go(stop_reason: object, stop: object) -> bool:
+    """Whether it says so, raw or not; `stop` is the call's own, as a stop string is repeated as the reason."""
+    if isinstance(stop_reason, Raw):
+        if len(stop_reason) != len(_RECOMPUTED) or bytes(stop_reason) != _RECOMPUTED:
+            return False
+    elif stop_reason != RECOMPUTED:
         return False
     return stop is None or RECOMPUTED.encode() not in (
         bytes(stop) if isinstance(stop, Raw) else msgspec.json.encode(stop)
@@ -32,14 +93,14 @@ def let_go(stop_reason: Any, stop: object) -> bool:
 
 class Choice(msgspec.Struct):
     index: int = 0
-    delta: dict[str, Any] | None = None
+    delta: Raw = Raw()
     finish_reason: str | None = None
 
     @property
     def only_opens(self) -> bool:
         """Whether it names the speaker's role, and no more."""
-        delta = self.delta
-        if self.finish_reason is not None or delta is None or not delta.get("role"):
+        delta = said(self.delta)
+        if self.finish_reason is not None or not isinstance(delta, dict) or not delta.get("role"):
             return False
         return not any(found for name, found in delta.items() if name != "role")
 
@@ -52,26 +113,58 @@ class Chunk(msgspec.Struct):
     """
 
     choices: list[Choice] = []
-    error: Any = None
-    object: Any = None
+    error: Raw = Raw()
+    object: Raw = Raw()
 
     @property
     def is_error(self) -> bool:
-        return bool(self.error) or self.object == "error"
+        return is_said(self.error) or said(self.object) == "error"
+
+
+class _IndexedChoice(Choice):
+    index: int
+
+
+class _LongOpening(Chunk):
+    choices: list[_IndexedChoice] = []  # type: ignore[assignment]
 
 
 class Ended(msgspec.Struct):
     index: int = 0
     finish_reason: str | None = None
-    stop_reason: Any = None
+    stop_reason: Raw = Raw()
+
+
+class Indexed(msgspec.Struct):
+    """`Ended` in a long chunk, where one without an index would not be counted."""
+
+    index: int
+    finish_reason: str | None = None
+    stop_reason: Raw = Raw()
+
+
+class Reasoned(msgspec.Struct):
+    """`Ended` in a long answer, where one without a reason would not be counted, and has not ended."""
+
+    finish_reason: str | None
+    index: int = 0
+    stop_reason: Raw = Raw()
 
 
 class EndingChunk(msgspec.Struct):
     """A chunk without what its choices say: to skip that takes a third of reading it."""
 
     choices: list[Ended] = []
-    error: Any = None
-    object: Any = None
+    error: Raw = Raw()
+    object: Raw = Raw()
+
+    @property
+    def is_error(self) -> bool:
+        return is_said(self.error) or said(self.object) == "error"
+
+
+class _LongChunk(EndingChunk):
+    choices: list[Indexed] = []  # type: ignore[assignment]
 
 
 class Whole(msgspec.Struct):
@@ -82,33 +175,53 @@ class Whole(msgspec.Struct):
     """
 
     choices: list[Ended]
-    usage: msgspec.Raw = msgspec.Raw()
+    usage: Raw = Raw()
+
+
+class _LongWhole(Whole):
+    choices: list[Reasoned]  # type: ignore[assignment]
+
+
+class LenientEnded(msgspec.Struct):
+    """`Ended`, of what was not raw."""
+
+    index: int = 0
+    finish_reason: str | None = None
+    stop_reason: Any = None
 
 
 class WithChoices(msgspec.Struct):
     """Of `Whole` what need not be raw."""
 
-    choices: list[Ended]
+    choices: list[LenientEnded]
 
 
 class End(msgspec.Struct):
     """What a response and a message say of their end, where neither is a stream."""
 
-    status: Any = None
-    stop_reason: Any = None
-    usage: Any = None
-    output: Any = None
+    status: Raw = Raw()
+    stop_reason: Raw = Raw()
+    usage: Raw = Raw()
+    output: Raw = Raw()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the response runs in the background."""
+        return said(self.status) in ("queued", "in_progress")
 
     @property
     def gave_up(self) -> bool:
         """Whether the engine ended a response by itself: by status, or with no token generated."""
-        if self.status in ("cancelled", "failed"):
+        status = said(self.status)
+        if status in ("cancelled", "failed") or (status is None and is_there(self.status)):
+            # Or by none that is known.
             return True
-        if self.status in ("queued", "in_progress"):
-            # It runs in the background.
+        if self.is_under_way:
             return False
-        usage = self.usage
-        return isinstance(usage, dict) and usage.get("output_tokens") == 0 and not self.output
+        usage = said(self.usage)
+        return (
+            isinstance(usage, dict) and usage.get("output_tokens") == 0 and not is_said(self.output)
+        )
 
 
 class Event(msgspec.Struct):
@@ -120,14 +233,48 @@ class Event(msgspec.Struct):
         delta, usage: Of the end of a message.
     """
 
-    type: Any = None
+    type: Raw = Raw()
     response: End | None = None
-    delta: Any = None
-    usage: Any = None
+    delta: Raw = Raw()
+    usage: Raw = Raw()
 
 
-read_chunk = msgspec.json.Decoder(Chunk).decode
-read_ending_chunk = msgspec.json.Decoder(EndingChunk).decode
-read_whole = msgspec.json.Decoder(Whole).decode
 read_end = msgspec.json.Decoder(End).decode
 read_event = msgspec.json.Decoder(Event).decode
+_read_chunk = msgspec.json.Decoder(Chunk).decode
+_read_long_opening = msgspec.json.Decoder(_LongOpening).decode
+_read_ending_chunk = msgspec.json.Decoder(EndingChunk).decode
+_read_long_chunk = msgspec.json.Decoder(_LongChunk).decode
+_read_whole = msgspec.json.Decoder(Whole).decode
+_read_long_whole = msgspec.json.Decoder(_LongWhole).decode
+
+
+class TooManyChoices(msgspec.ValidationError):
+    """More than any answer has, or more of something else."""
+
+
+def read_chunk(data: bytes) -> Chunk:
+    """Raises msgspec.DecodeError; TooManyChoices, which is one."""
+    if len(data) <= LARGE_BYTES:
+        return _read_chunk(data)
+    if has_too_many_choices(data, b'"index"'):
+        raise TooManyChoices
+    return _read_long_opening(data)
+
+
+def read_ending_chunk(data: bytes) -> EndingChunk:
+    """Raises msgspec.DecodeError; TooManyChoices, which is one."""
+    if len(data) <= LARGE_BYTES:
+        return _read_ending_chunk(data)
+    if has_too_many_choices(data, b'"index"'):
+        raise TooManyChoices
+    return _read_long_chunk(data)
+
+
+def read_whole(document: bytes) -> Whole:
+    """Raises msgspec.DecodeError; TooManyChoices, which is one."""
+    if len(document) <= LARGE_BYTES:
+        return _read_whole(document)
+    if has_too_many_choices(document, b'"finish_reason"'):
+        raise TooManyChoices
+    return _read_long_whole(document)

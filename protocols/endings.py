@@ -1,8 +1,10 @@
 """End of a stream in each API, so that one that was cut is not taken for a whole one.
 
-    chat, completions   a finish_reason of every choice; "data: [DONE]" comes after that only
+    chat, completions,
+    and tokens          a finish_reason of every choice; "data: [DONE]" comes after that only
     messages            message_delta with a stop_reason, and then message_stop
     responses           response.completed, response.incomplete
+    SGLang's outputs    a finish_reason of every one, in its meta_info
     all others          nothing that is known here: what HTTP says must do
 
 Engines that give a request up do not always say so. vLLM 0.32.0 has no chunk for a request that
@@ -23,11 +25,24 @@ from typing import Final
 
 import msgspec
 
-from pdgate.protocols import sse
-from pdgate.protocols.apis import Kind, Shape
-from pdgate.protocols.call import COMPLETIONS, Call
-from pdgate.protocols.chunks import GAVE_UP, Event, let_go, read_ending_chunk, read_event
+from pdgate.protocols import native, sse
+from pdgate.protocols.apis import GENERATE, Kind, Shape
+from pdgate.protocols.call import COMPLETIONS, Call, value
+from pdgate.protocols.chunks import (
+    GAVE_UP,
+    LARGE_BYTES,
+    MOST_CHOICES,
+    Event,
+    TooManyChoices,
+    let_go,
+    read_ending_chunk,
+    read_event,
+    said,
+)
+from pdgate.protocols.errors import BadRequest, EngineRejected
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
+from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
@@ -41,8 +56,15 @@ _SAYS_MORE: Final = re.compile(
 """In each event that ends a choice or a stream, or has a field that is not for clients."""
 
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
+MOST_STREAMED: Final = 4096
+"""Choices of one stream, if no more were asked for."""
 LONGEST_COUNT: Final = 9
 """Digits of a number of choices."""
+
+MOST_PROMPTS_BYTES: Final = 4 << 20
+"""Of a list of prompts that are counted: 4 ms a MiB."""
+BEGIN_BYTES: Final = 64
+_read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
 
@@ -55,8 +77,9 @@ class Ending(ABC):
         usual_unless: The same, of an end that does not say it all: unless `unless` finds something in it.
         whole: The answer has ended well: what has not come of it is not missed.
         over: And that was said last.
-        gave_up: It has ended otherwise.
+        gave_up: It has ended otherwise, also as the next two say.
         let_go: For want of room for its KV, which another engine may have.
+        crowded: There are more lines, or choices, than are read in one callback; nothing of them has passed.
         error: The event by which the engine said that it failed; empty for none.
         half: What came behind the last whole event; None where that was the last byte.
     """
@@ -70,9 +93,10 @@ class Ending(ABC):
         self.over = False
         self.gave_up = False
         self.let_go = False
+        self.crowded = False
         self.error = b""
         self.half: sse.WholeEvents | None = None
-        self._body = call.body
+        self._call = call
 
     def feed(self, piece: bytes) -> bytes:
         """What can go on now that this has come: of whole events what `take` leaves of them."""
@@ -89,7 +113,7 @@ class Ending(ABC):
 
     def last(self) -> bytes | None:
         """The same of what is left when no more comes; None if that is an event that was cut."""
-        rest = b"" if self.half is None else bytes(self.half.rest)
+        rest = b"" if self.half is None else self.half.left()
         if rest.strip() not in _ALWAYS:
             return None
         return self.take(rest) if rest else rest
@@ -99,6 +123,9 @@ class Ending(ABC):
         return self._each(events)
 
     def _each(self, events: bytes) -> bytes:
+        if sse.is_crowded(events):
+            self.gave_up = self.crowded = True
+            return b""
         found = sse.events(events)
         if len(found) == 1:
             return self._read(events)
@@ -115,7 +142,7 @@ class Ending(ABC):
 
     def _shown(self, event: bytes, data: bytes) -> bytes:
         """Without what is between the gateway and its engines."""
-        if not mentions_ours(data) or not hides(self._body):
+        if not mentions_ours(data) or not hides(self._call.body):
             return event
         if (cleared := without_ours(data)) is data:
             return event
@@ -125,8 +152,9 @@ class Ending(ABC):
 class Choices(Ending):
     def __init__(self, call: Call) -> None:
         Ending.__init__(self, call)
-        self._count = _choices(call)
-        self._begun: set[int] = set()
+        self._count = choices_of(call)
+        self._most = min(max(self._count, MOST_STREAMED), MOST_CHOICES)
+        self._open: set[int] = set()
         self._ended: set[int] = set()
 
     def take(self, events: bytes) -> bytes:
@@ -144,6 +172,7 @@ class Choices(Ending):
         elif (
             self._count == 1
             and events.find(_REASON) < 0
+            and len(events) <= LARGE_BYTES
             and events.endswith(b"}\n\n")
             and _SAYS_MORE(events) is None
         ):
@@ -151,7 +180,7 @@ class Choices(Ending):
             self.usual_unless, self.unless = (events[events.rfind(b'"') :],), _SAYS_MORE
             return events
         if not events.startswith(b"data: "):
-            return self._read(events)
+            return self._each(events)
         return self._read_chunk(events, events[6:-2])
 
     def _read(self, event: bytes) -> bytes:
@@ -165,27 +194,35 @@ class Choices(Ending):
             return event
         try:
             chunk = read_ending_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except TooManyChoices:
+            self.gave_up = self.crowded = True
+            return b""
+        except UNREADABLE:
             # Of some other kind; it ends nothing.
             return event
-        if chunk.error or chunk.object == "error":
+        if chunk.is_error:
             self.error = event
             return b""
         for choice in chunk.choices:
-            self._begun.add(choice.index)
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
                 return b""
-            if choice.stop_reason is not None and let_go(
-                choice.stop_reason, self._body.get("stop")
+            if choice.finish_reason and let_go(
+                choice.stop_reason, sampling_of(self._call).get("stop")
             ):
                 self.gave_up = self.let_go = True
                 return b""
             # Some engines write "" where others write null.
             if choice.finish_reason:
                 self._ended.add(choice.index)
+                self._open.discard(choice.index)
+            elif choice.index not in self._ended:
+                self._open.add(choice.index)
         if chunk.choices:
-            self.whole = self._ended >= self._begun and len(self._ended) >= self._count
+            self.whole = not self._open and len(self._ended) >= self._count
+            if len(self._open) + len(self._ended) > self._most:
+                self.gave_up = self.crowded = True
+                return b""
         return self._shown(event, data)
 
 
@@ -211,17 +248,17 @@ class Message(Ending):
         self._said = False
 
     def _read(self, event: bytes) -> bytes:
-        name, data = _named(event)
+        name, data, known = _named(event)
         match name:
             case b"message_start":
                 return self._shown(event, data)
             case b"content_block_start" | b"content_block_delta":
                 self._said = True
             case b"message_delta":
-                said = _read_event(data)
-                usage, delta = said.usage, said.delta
+                end = known or _read_event(data)
+                usage, delta = said(end.usage), said(end.delta)
                 nothing = isinstance(usage, dict) and usage.get("output_tokens") == 0
-                if isinstance(delta, dict) and delta.get("stop_reason") is not None:
+                if isinstance(delta, dict) and delta.get("stop_reason"):
                     self._why = True
                     if nothing and not self._said:
                         self.gave_up = True
@@ -242,13 +279,13 @@ class Message(Ending):
 
 class Response(Ending):
     def _read(self, event: bytes) -> bytes:
-        name, data = _named(event)
+        name, data, known = _named(event)
         match name:
             case b"response.created" | b"response.in_progress" | b"response.queued":
                 return self._shown(event, data)
             case b"response.completed" | b"response.incomplete":
-                response = _read_event(data).response
-                if response is None or response.gave_up:
+                response = (known or _read_event(data)).response
+                if response is None or response.gave_up or response.is_under_way:
                     self.gave_up = True
                     return b""
                 self.whole = self.over = True
@@ -262,6 +299,44 @@ class Response(Ending):
         return event
 
 
+class Outputs(Ending):
+    """Of SGLang's own answers."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._count = outputs_of(call)
+        self._most = min(max(self._count, MOST_STREAMED), MOST_CHOICES)
+        self._open: set[int] = set()
+        self._ended: set[int] = set()
+
+    def _read(self, event: bytes) -> bytes:
+        data = sse.payload(event)
+        if data == b"[DONE]":
+            self.over, self.gave_up = self.whole, not self.whole
+            return event if self.whole else b""
+        output = native.read_event(data) if data else None
+        if output is None:
+            return event
+        wrong = native.failure(output)
+        if wrong is not None:
+            # What an engine says of itself is not for the client, what it says of the call is.
+            if isinstance(wrong, EngineRejected):
+                self.error = event
+            else:
+                self.gave_up = True
+            return b""
+        if output.has_ended:
+            self._ended.add(output.index)
+            self._open.discard(output.index)
+        elif output.index not in self._ended:
+            self._open.add(output.index)
+        self.whole = not self._open and len(self._ended) >= self._count
+        if len(self._open) + len(self._ended) > self._most:
+            self.gave_up = self.crowded = True
+            return b""
+        return self._shown(event, data)
+
+
 def ending_of(call: Call) -> Ending:
     """Of the stream that answers it."""
     api = call.api
@@ -269,6 +344,10 @@ def ending_of(call: Call) -> Ending:
         return Choices(call)
     if api.kind is not Kind.GENERATES:
         return Unsaid(call)
+    if api.shape is Shape.OPENAI:
+        return Choices(call)
+    if api.shape is Shape.NATIVE:
+        return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
 
@@ -284,19 +363,44 @@ def _going_on(event: bytes) -> bytes:
     return event[at:]
 
 
-def _choices(call: Call) -> int:
+def choices_of(call: Call) -> int:
     """As many as must end; at least one."""
     asked = 1
     if "n" in call.body:
         asked = max(1, _count(call.value("n")))
-    if call.path == COMPLETIONS:
-        prompt = call.body.get("prompt")
-        # Most prompts are one text, and a list of ids can be long.
-        if prompt is not None and bytes(prompt)[:1] == b"[":
-            prompts = call.value("prompt")
-            if prompts and not isinstance(prompts[0], int):
-                asked *= len(prompts)
+    if call.path == GENERATE:
+        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+    elif call.path == COMPLETIONS:
+        asked *= max(1, _listed(call, "prompt", b"["), _listed(call, "prompt", b'"'))
     return asked
+
+
+def outputs_of(call: Call) -> int:
+    """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
+    prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
+    sampling = call.body.get(SAMPLING)
+    if sampling is None or bytes(memoryview(sampling)[:1]) != b"{":
+        # A list has one for each prompt, and each of them asks for as many: those that begin tell.
+        return prompts
+    try:
+        return prompts * max(1, _count(value(object_in(call.body, SAMPLING), "n", 1)))
+    except BadRequest:
+        return prompts
+
+
+def _listed(call: Call, name: str, begins: bytes) -> int:
+    """How many prompts there are in a list of them, of which each begins so; 0 if it is none."""
+    raw = call.body.get(name)
+    # One list of ids can be long, and so can a text.
+    if raw is None or len(raw) > MOST_PROMPTS_BYTES:
+        return 0
+    begin = bytes(memoryview(raw)[:BEGIN_BYTES])
+    if begin[:1] != b"[" or begin[1:].lstrip()[:1] != begins:
+        return 0
+    try:
+        return len(_read_list(raw))
+    except UNREADABLE:
+        return 0
 
 
 def _count(said: object) -> int:
@@ -309,20 +413,21 @@ def _count(said: object) -> int:
     return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
 
 
-def _named(event: bytes) -> tuple[bytes, bytes]:
-    """The name of an event, or the type that its payload has; and its payload."""
+def _named(event: bytes) -> tuple[bytes, bytes, Event | None]:
+    """The name of an event, or the type that its payload has; its payload; and that, if it was read for it."""
     data = sse.payload(event)
     for line in event.splitlines():
         if line.startswith(b"event:"):
-            return line[6:].strip(), data
+            return line[6:].strip(), data, None
     if data == b"[DONE]":
-        return data, data
-    said = _read_event(data).type
-    return (said.encode() if isinstance(said, str) else b""), data
+        return data, data, None
+    known = _read_event(data)
+    kind = said(known.type)
+    return (kind.encode() if isinstance(kind, str) else b""), data, known
 
 
 def _read_event(data: bytes) -> Event:
     try:
         return read_event(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return Event()

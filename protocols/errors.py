@@ -49,7 +49,7 @@ class Unauthorized(BadRequest):
     status, type, code = 401, "authentication_error", "invalid_api_key"
 
 
-class Forbidden(BadRequest):
+class PermissionDenied(BadRequest):
     status, type, code = 403, "permission_error", "forbidden"
 
 
@@ -59,6 +59,12 @@ class NotFound(BadRequest):
 
 class UnknownModel(BadRequest):
     status, code = 404, "model_not_found"
+
+
+class ContextTooLong(BadRequest):
+    """No engine of the model takes so many tokens."""
+
+    code = "context_length_exceeded"
 
 
 class MethodNotAllowed(BadRequest):

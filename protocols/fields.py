@@ -21,6 +21,9 @@ Raw = msgspec.Raw
 
 TOO_DEEP = "the request body is nested too deeply"
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoders raise for bytes of an engine: no JSON, no UTF-8, or too deep."""
+
 FEW_BYTES: Final = 64 << 10
 """Longer bodies are read by a decoder that counts their fields, at 0.2 us for each."""
 MOST_LENIENT_BYTES: Final = 256 << 10

@@ -18,6 +18,12 @@ class Role(StrEnum):
     DECODE = "decode"
     BOTH = "both"
     PLAIN = "plain"
+    ENCODE = "encode"
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether an engine of it is one of a pair, which speaks a protocol."""
+        return self not in (Role.PLAIN, Role.ENCODE)
 
     def serves(self, asked: "Role") -> bool:
         return self is asked or (self is Role.BOTH and asked in (Role.PREFILL, Role.DECODE))
@@ -28,6 +34,7 @@ PREFILL: Final = Role.PREFILL
 DECODE: Final = Role.DECODE
 BOTH: Final = Role.BOTH
 PLAIN: Final = Role.PLAIN
+ENCODE: Final = Role.ENCODE
 
 
 @dataclass(frozen=True, slots=True)

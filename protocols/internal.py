@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.protocols.fields import Json, Raw, value
+from pdgate.protocols import many_fields
+from pdgate.protocols.chunks import LARGE_BYTES, has_too_many_choices
+from pdgate.protocols.fields import UNREADABLE, Json, Raw, value
 
 OURS: Final = frozenset(
     {
@@ -33,7 +35,7 @@ OURS: Final = frozenset(
 OUR_PREFIXES: Final = ("do_remote_", "remote_", "bootstrap_")
 
 _mentions = re.compile(
-    rb'"(?:(?:%b)|(?:%b)[a-z_]+)"\s*:'
+    rb'"(?:(?:%b)|(?:%b)[a-z_]{1,64})"\s*:'
     % ("|".join(sorted(OURS)).encode(), "|".join(OUR_PREFIXES).encode())
 ).search
 """Behind quotes within a text stands no colon, and before them a backslash."""
@@ -66,21 +68,38 @@ LENIENT_BYTES: Final = 1 << 20
 
 _HOLDERS: Final = frozenset({"choices", "message", "delta", "response"})
 """Fields whose objects are those of an answer, too; texts and arguments of tools are not."""
+_IN_CHOICES: Final = frozenset({"message", "delta"})
+_NONE: Final[frozenset[str]] = frozenset()
+"""Each level is looked through anew, so there are no more than these three."""
+
+
+class _Indexed(msgspec.Struct):
+    """A choice, as each is in a long list of them: others cannot be counted."""
+
+    index: int
+
 
 _read = msgspec.json.Decoder(dict[str, Raw]).decode
+_read_indexed = msgspec.json.Decoder(list[_Indexed]).decode
 _read_list = msgspec.json.Decoder(list[Raw]).decode
+_unread = msgspec.json.Decoder(Raw).decode
 
 
 def hides(body: Json) -> bool:
-    """Whether the client of this call is not to know; one that may set them gets them, too."""
-    return OURS.isdisjoint(body) or all(value(body, name) is None for name in OURS & body.keys())
+    """Whether the client of this call is not to know; one that may set them, and did, gets them, too.
+
+    What is not raw was written by us (protocols/media.py).
+    """
+    return OURS.isdisjoint(body) or all(
+        not isinstance(body[name], Raw) or value(body, name) is None for name in OURS & body.keys()
+    )
 
 
 def is_json(document: bytes) -> bool:
     """Whether it is all there; with what Python's json accepts beyond the standard."""
     try:
-        msgspec.json.decode(document)
-    except msgspec.DecodeError:
+        _unread(document)
+    except UNREADABLE:
         return lenient(document) is not None
     return True
 
@@ -90,28 +109,41 @@ def without_ours(document: bytes) -> bytes:
     if not mentions_ours(document):
         return document
     try:
-        return _without(document)
-    except msgspec.DecodeError:
+        return _without(document, _HOLDERS)
+    except many_fields.TooManyFields:
+        return document
+    except UNREADABLE:
         found = lenient(document)
         # What is cut off is for others to refuse.
         return document if found is None else json.dumps(_pruned(found)).encode()
 
 
-def _without(document: bytes) -> bytes:
+def _without(document: bytes, holders: frozenset[str]) -> bytes:
+    read = _read if len(document) <= LARGE_BYTES else many_fields.parse
     kept = {
-        name: Raw(_cleared(bytes(found))) if name in _HOLDERS else found
-        for name, found in _read(document).items()
+        name: Raw(_cleared(name, bytes(found))) if name in holders else found
+        for name, found in read(document).items()
         if not _is_ours(name)
     }
     return msgspec.json.encode(kept)
 
 
-def _cleared(found: bytes) -> bytes:
+def _cleared(name: str, found: bytes) -> bytes:
     if not mentions_ours(found):
         return found
-    if found.startswith(b"["):
-        return msgspec.json.encode([Raw(_cleared(bytes(each))) for each in _read_list(found)])
-    return _without(found) if found.startswith(b"{") else found
+    if name == "choices" and found.startswith(b"["):
+        if len(found) > LARGE_BYTES:
+            if has_too_many_choices(found, b'"index"'):
+                return found
+            _read_indexed(found)
+        return msgspec.json.encode([Raw(_choice(bytes(each))) for each in _read_list(found)])
+    return _without(found, _NONE) if found.startswith(b"{") else found
+
+
+def _choice(found: bytes) -> bytes:
+    if not found.startswith(b"{") or not mentions_ours(found):
+        return found
+    return _without(found, _IN_CHOICES)
 
 
 def _is_ours(name: str) -> bool:

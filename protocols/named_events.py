@@ -10,6 +10,7 @@ Source: OpenAI API reference, "Responses: streaming events"; Anthropic API refer
 messages"; vLLM 0.32.0, entrypoints/openai/responses/serving.py, anthropic/serving.py.
 """
 
+import json
 import re
 from typing import Any, Final
 
@@ -17,8 +18,9 @@ import msgspec
 
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import Json, Raw, value
-from pdgate.protocols.chunks import End, read_end
+from pdgate.protocols.chunks import LARGE_BYTES, End, is_said, read_end
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import lenient
 
 # Sent before the engine has computed anything.
@@ -45,30 +47,40 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
         return
     body = found[1].rstrip()
     try:
-        event = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        event = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else None
+    except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
     if _is_clients(event):
         raise EngineRejected(400, [(b"content-type", b"application/json")], body, at=at)
     raise EngineFailed("the engine failed before the first token", at=at)
 
 
-def raise_unless_whole(path: str, answer: bytes, *, at: str) -> None:
-    """`answer`: all of one that is no stream. It says why it ended, or is to be asked for later.
+def raise_unless_whole(path: str, answer: bytes, *, at: str, later: bool = False) -> None:
+    """`answer`: all of one that is no stream. It says why it ended, or is to be asked for `later`.
 
     vLLM says that it ended a request by itself with the status of the response; a message just has
     no reason why it ends.
     """
     try:
-        said = read_end(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        end = read_end(answer)
+    except UNREADABLE:
         found = lenient(answer)
         if not isinstance(found, dict):
             raise EngineFailed("the engine's answer is not whole", at=at) from None
-        said = msgspec.convert(found, End)
-    gave_up = said.gave_up if path == RESPONSES else said.stop_reason is None
-    if gave_up and path in (RESPONSES, MESSAGES):
+        end = _end_of(found)
+    if path == RESPONSES:
+        gave_up = end.gave_up or not is_said(end.status) or (end.is_under_way and not later)
+    else:
+        # Some engines write "" where others write null.
+        gave_up = path == MESSAGES and not is_said(end.stop_reason)
+    if gave_up:
         raise EngineGaveUp("the engine gave the call up", at=at)
+
+
+def _end_of(found: dict[str, Any]) -> End:
+    """Of what was not raw."""
+    fields = ("status", "stop_reason", "usage", "output")
+    return End(*(Raw(json.dumps(found.get(name)).encode()) for name in fields))
 
 
 def reply_gave_up(reply: Json) -> bool:

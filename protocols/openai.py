@@ -5,14 +5,25 @@ entrypoints/openai (finish_reason "abort" for a request that the engine gave up)
 """
 
 import re
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
 from pdgate.protocols import sse
 from pdgate.protocols.call import Raw
-from pdgate.protocols.chunks import GAVE_UP, Ended, WithChoices, let_go, read_chunk, read_whole
+from pdgate.protocols.chunks import (
+    GAVE_UP,
+    LARGE_BYTES,
+    Ended,
+    LenientEnded,
+    WithChoices,
+    let_go,
+    read_chunk,
+    read_whole,
+)
 from pdgate.protocols.errors import EngineBusy, EngineFailed, EngineGaveUp, EngineRejected
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.internal import lenient
 
 _ABORTED = re.compile(rb'"finish_reason"\s*:\s*"(?:abort|error)"')
@@ -22,24 +33,46 @@ _USUAL_TEXT: Final = b'"content":"'
 """As vLLM writes it; to look for it takes a tenth of the expression."""
 
 
-def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | None:
-    """`answer`: all of one that is no stream. Each of its choices says why it ended. `stop`: the call's.
+_read_found: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw]).decode
+
+
+def raise_unless_found(answer: bytes, *, at: str) -> None:
+    """`answer`: what an engine found or counted, all of it. Some JSON, and no error."""
+    found: Any
+    try:
+        # Without its values; one that may be an error is short.
+        found = msgspec.json.decode(answer) if may_have_failed(answer) else _read_found(answer)
+    except msgspec.ValidationError:
+        found = None
+    except UNREADABLE:
+        found = lenient(answer)
+    if not found or not isinstance(found, dict | list):
+        raise EngineFailed("the engine's answer is not whole", at=at)
+    if isinstance(found, dict) and (found.get("error") or found.get("object") == "error"):
+        _raise_error(found, answer, at)
+
+
+def raise_unless_whole(
+    answer: bytes, *, at: str, stop: object = None, choices: int = 1
+) -> Raw | None:
+    """`answer`: all of one that is no stream. Each of its `choices` says why it ended. `stop`: the call's.
 
     Returns its usage, if it was read on the way: empty for none.
     """
     try:
         whole = read_whole(answer)
-        choices, usage = whole.choices, whole.usage
+        found: Sequence[Ended | LenientEnded] = whole.choices
+        usage: Raw | None = whole.usage
     except msgspec.ValidationError:
         raise EngineFailed("the engine's answer has no choices", at=at) from None
-    except msgspec.DecodeError:
-        choices, usage = _lenient(answer, at=at), None
-    ended = bool(choices)
-    for choice in choices:
+    except UNREADABLE:
+        found, usage = _lenient(answer, at=at), None
+    ended = len(found) >= choices
+    for choice in found:
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
-        if choice.stop_reason is not None and let_go(choice.stop_reason, stop):
+        if reason and let_go(choice.stop_reason, stop):
             raise EngineBusy("the engine had no room to finish the call", at=at)
         ended = ended and bool(reason)
     if not ended:
@@ -47,7 +80,7 @@ def raise_unless_whole(answer: bytes, *, at: str, stop: object = None) -> Raw | 
     return usage
 
 
-def _lenient(answer: bytes, *, at: str) -> list[Ended]:
+def _lenient(answer: bytes, *, at: str) -> Sequence[Ended | LenientEnded]:
     """The choices of what Python's json accepts beyond the standard, as some engines write with it."""
     try:
         return msgspec.convert(lenient(answer), WithChoices).choices
@@ -86,13 +119,15 @@ def says_nothing_yet(first: bytes) -> bool:
         return False
     if _text(whole) is not None:
         return False
+    if sse.is_crowded(whole):
+        return False
     for event in sse.events(whole):
         data = sse.payload(event)
         if not data or data == b"[DONE]":
             continue
         try:
             chunk = read_chunk(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             # Of some other kind.
             return False
         if chunk.is_error or not all(choice.only_opens for choice in chunk.choices):
@@ -111,10 +146,14 @@ def raise_stream_error(first: bytes, *, at: str) -> None:
         return
     body = found[1].rstrip()
     try:
-        event = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        event = msgspec.json.decode(body) if len(body) <= LARGE_BYTES else None
+    except UNREADABLE:
         raise EngineFailed("the engine's answer began with a broken error", at=at) from None
-    error = event.get("error", event)
+    _raise_error(event if isinstance(event, dict) else {}, body, at)
+
+
+def _raise_error(said: dict[str, Any], body: bytes, at: str) -> None:
+    error = said.get("error", said)
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code < 500:
         raise EngineRejected(code, [(b"content-type", b"application/json")], body, at=at)

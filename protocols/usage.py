@@ -5,6 +5,7 @@ would be escaped, and stands behind the choices.
 
     chat, completions      prompt_tokens, completion_tokens, prompt_tokens_details.cached_tokens
     responses, messages    input_tokens, output_tokens, ...cached_tokens, cache_read_input_tokens
+    SGLang's outputs       as chats, in their meta_info
 
 Source: vLLM 0.32.0, entrypoints/openai/engine/protocol.py, UsageInfo; OpenAI's and Anthropic's
 references of their APIs.
@@ -15,10 +16,13 @@ from typing import Final
 
 import msgspec
 
+from pdgate.protocols.fields import UNREADABLE
+
 LONGEST: Final = 2048
 """Bytes of a usage that are looked at."""
 
 _NAME: Final = b'"usage"'
+_META: Final = b'"meta_info"'
 _counts = re.compile(
     rb'"(prompt_tokens|completion_tokens|cached_tokens|input_tokens|output_tokens'
     rb'|cache_read_input_tokens)"\s*:\s*(\d{1,15})'
@@ -44,7 +48,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Said(msgspec.Struct):
+class _UsageSaid(msgspec.Struct):
     """As chats and completions say it, which most calls are."""
 
     prompt_tokens: int
@@ -53,10 +57,10 @@ class _Said(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    usage: _Said
+    usage: _UsageSaid
 
 
-_read_said = msgspec.json.Decoder(_Said).decode
+_read_said = msgspec.json.Decoder(_UsageSaid).decode
 _read_document = msgspec.json.Decoder(_Document).decode
 
 
@@ -66,19 +70,20 @@ def usage_in(end: bytes) -> Usage | None:
     if not end.startswith(b"{"):
         start = end.rfind(_NAME)
         if start < 0:
-            return None
+            start = end.rfind(_META)
+            return None if start < 0 else _counts_anywhere(end[start:])
         # The line of the event that it is in.
         document = end[end.rfind(b"data:", 0, start) + 5 : end.find(b"\n", start)]
     try:
         said = _read_document(document).usage
-    except msgspec.DecodeError:
+    except UNREADABLE:
         # None, one of another shape, or half a document, as the beginning of a long one is not kept.
         start = end.rfind(_NAME)
         return None if start < 0 else _counts_anywhere(end[start : start + LONGEST])
     return _usage(said)
 
 
-def _usage(said: _Said) -> Usage:
+def _usage(said: _UsageSaid) -> Usage:
     details = said.prompt_tokens_details
     cached = None if details is None else details.cached_tokens
     return Usage(said.prompt_tokens, said.completion_tokens, cached)
@@ -88,7 +93,7 @@ def counts_in(usage: bytes) -> Usage | None:
     """Of the JSON object itself, in whatever shape."""
     try:
         said = _read_said(usage)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return _counts_anywhere(usage)
     # Some say elsewhere what was cached.
     details = said.prompt_tokens_details

@@ -18,7 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.context_length import why_too_short
 from pdgate.scheduling.endpoint import Endpoint
 
 MOST_SHOWN: Final = 32
@@ -29,6 +31,7 @@ ONLY_ONE: Final = "the only one that could have the call, so no policy was asked
 _STATES: Final = {
     "drained": "an operator has drained it",
     "down": "it is down",
+    "asleep": "it sleeps, or is paused",
     "silent": "it does not answer health checks in time",
     "ejected": "calls keep failing there, so it gets none for a while",
 }
@@ -66,6 +69,11 @@ class Weighed:
         return {**found, "why": self.why}
 
 
+def written(value: float) -> str:
+    """As it is shown: whole numbers, such as tokens, to their last digit."""
+    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a rule: which engines remain, of those that the steps before have left.
@@ -101,12 +109,29 @@ class Step:
 
     def __str__(self) -> str:
         if self.at_most is not None:
-            return f"{self.by} at most {self.at_most:g}"
+            return f"{self.by} at most {written(self.at_most)}"
         if self.count is not None:
             return f"the {self.count} with {'most' if self.most else 'least'} {self.by}"
         if self.within:
-            return f"{self.by} within {self.within:g} of the {'highest' if self.most else 'lowest'}"
+            return f"{self.by} within {written(self.within)} of the {'highest' if self.most else 'lowest'}"
         return f"{'highest' if self.most else 'lowest'} {self.by}"
+
+    def with_values(self, remaining: Sequence[Weighed], left: Sequence[Weighed]) -> str:
+        """The step in words, with what it compared: the values that it left, and the best that it did not."""
+        sign = 1 if self.most else -1
+        kept = {one.instance for one in left}
+        best, others = (
+            sorted(
+                (v for one in some if (v := one.value(self.by)) is not None),
+                key=lambda v: -sign * v,
+            )
+            for some in (left, [one for one in remaining if one.instance not in kept])
+        )
+        if not best:
+            return str(self)
+        first, last = best[0], best[-1]
+        values = written(first) if first == last else f"{written(first)} to {written(last)}"
+        return f"{self} ({values}, then {written(others[0])})" if others else f"{self} ({values})"
 
     def as_json(self) -> dict[str, Any]:
         found: dict[str, Any] = {"by": self.by, "best": "most" if self.most else "least"}
@@ -116,7 +141,7 @@ class Step:
             found["at_most"] = self.at_most
         if self.count is not None:
             found["count"] = self.count
-        return found
+        return {**found, "words": str(self)}
 
 
 Rule = Sequence[Step]
@@ -125,12 +150,12 @@ HIGHEST_SCORE: Final = (Step(SCORE, most=True),)
 
 
 def narrowed(considered: Sequence[Weighed], rule: Rule) -> tuple[list[Weighed], str]:
-    """Return those that a rule leaves, and what decided in words: the last step that left out any."""
+    """Return those that a rule leaves, and what decided: the last step that left out any, with its values."""
     remaining, decided = [*considered], ""
     for step in rule:
         left = step.of(remaining)
         if len(left) < len(remaining):
-            remaining, decided = left, str(step)
+            remaining, decided = left, step.with_values(remaining, left)
     if len(remaining) > 1:
         drawn = f"drawn of {len(remaining)} equals"
         decided = f"{decided}, {drawn}" if decided else drawn
@@ -197,24 +222,24 @@ def left_out(
     fleet: Iterable[Endpoint],
     considered: Sequence[Endpoint],
     role: Role,
-    model: str | None,
+    call: Call,
     avoid: Collection[str],
     peer: Instance | None,
 ) -> list[LeftOut]:
     """Those whose role it is, and that were not considered."""
     asked = {endpoint.instance.id for endpoint in considered}
     return [
-        LeftOut(one.instance.id, _why_not(one, role, model, avoid, peer))
+        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer))
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
 
 
 def _why_not(
-    one: Endpoint, role: Role, model: str | None, avoid: Collection[str], peer: Instance | None
+    one: Endpoint, role: Role, call: Call, avoid: Collection[str], peer: Instance | None
 ) -> str:
     """The first reason that holds; those that last come first."""
-    instance = one.instance
+    instance, model = one.instance, call.model
     if peer is not None and instance.id == peer.id:
         return "it has the other half of the call"
     if model is not None and model not in one.models:
@@ -228,6 +253,8 @@ def _why_not(
         return "it has failed this call before"
     if not one.serves(role):
         return "it is to serve the other side now"
+    if too_short := why_too_short(call, one, role is Role.PREFILL):
+        return too_short
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"

@@ -23,6 +23,8 @@ from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.breaker import TRIAL
 
 LEAST: Final = 0.1
+_READ_NONE: Final = (Role.DECODE, Role.ENCODE)
+_ANSWER_NONE: Final = (Role.PREFILL, Role.ENCODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,10 @@ class EligibleSet:
         placed: Whether some pairs are nearer to each other than others.
         several_read: Whether it matters which instance has which prompts cached: more than one
             instance reads prompts, in whatever state it is now.
+        model: Its name.
+        shortest: Tokens of the shortest context of these; 0 where none says how long it is.
+        longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
+            refused by all of them. 0 where one of them says no length, or may cut what is longer.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -47,9 +53,14 @@ class EligibleSet:
     careful: bool = False
     placed: bool = False
     several_read: bool = False
+    model: str = ""
+    shortest: int = 0
+    longest: int = 0
 
 
-def eligible_of(serving: Sequence[Endpoint], *, roles_change: bool = False) -> EligibleSet:
+def eligible_of(
+    serving: Sequence[Endpoint], *, roles_change: bool = False, model: str = ""
+) -> EligibleSet:
     """Of all that serve the model, in whatever state."""
     doubted = [c for c in serving if c.may_serve]
     fit = [c for c in doubted if c.fit]
@@ -67,15 +78,28 @@ def eligible_of(serving: Sequence[Endpoint], *, roles_change: bool = False) -> E
         Role.PREFILL: prefill,
         Role.DECODE: decode,
         Role.PLAIN: plain,
+        Role.ENCODE: _of(Role.ENCODE, fit) or _of(Role.ENCODE, doubted),
     }
+    serving_texts = [*prefill, *decode, *plain]
     return EligibleSet(
         up,
         disaggregated,
         mixed=roles_change or len({c.instance.speaks for c in prefill}) > 1,
         careful=any(c.careful for several in up.values() for c in several),
         placed=disaggregated and _placed(prefill, decode),
-        several_read=sum(c.instance.role is not Role.DECODE for c in serving) > 1,
+        several_read=sum(c.instance.role not in _READ_NONE for c in serving) > 1,
+        model=model,
+        shortest=min(
+            (c.lengths[model] for c in serving_texts if model in c.lengths),
+            default=0,
+        ),
+        longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
     )
+
+
+def _longest(answering: Sequence[Endpoint], model: str) -> int:
+    found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
+    return max(found) if found and all(found) else 0
 
 
 def admitted(

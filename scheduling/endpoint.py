@@ -1,14 +1,18 @@
 """Endpoint: an instance as a policy sees it; the record, and what is in flight there."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from warnings import warn
 
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.health.breaker import Breaker, State
+from pdgate.scheduling.health.breaker import Breaker, BreakerState
 from pdgate.scheduling.latency.model import LatencyModel
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.status import NOTHING, Beyond, Status
+
+NO_LENGTHS: Final[Mapping[str, int]] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +22,7 @@ class Endpoint:
     Attributes:
         up: Answered its last probe, and no call has been refused since.
         silent: Not up, because it did not answer a probe in time; it may only be busy.
+        asleep: Not up, because it sleeps or is paused: that is no failure.
         drained: An operator wants it to get no more calls.
         left: Was up, and has not been since.
         returned: When it was up again after an outage, monotonic seconds; None if that is long ago.
@@ -31,6 +36,8 @@ class Endpoint:
         sides: Of those that its role allows, the ones that it is to serve now (scheduling/roles.py);
             None for all of them.
         models: Names that it serves; kept while it is down.
+        lengths: Of these, how many tokens a prompt and its answer may have, where it says that.
+        strict: Whether it refuses what is longer, and cuts none of it.
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
@@ -50,6 +57,7 @@ class Endpoint:
     instance: Instance
     up: bool = False
     silent: bool = False
+    asleep: bool = False
     drained: bool = False
     left: bool = False
     returned: float | None = None
@@ -62,6 +70,8 @@ class Endpoint:
     given_up: Counter[str] = field(default_factory=Counter)
     sides: frozenset[Role] | None = None
     models: frozenset[str] = frozenset()
+    lengths: Mapping[str, int] = field(default_factory=lambda: NO_LENGTHS)
+    strict: bool = False
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
@@ -74,7 +84,7 @@ class Endpoint:
     handed_over: int = 0
     status: Status | None = None
     beyond: Beyond = NOTHING
-    shared: Shared | None = None
+    shared: SharedEndpoint | None = None
 
     def serves(self, role: Role) -> bool:
         """Whether it is to get such calls now."""
@@ -110,7 +120,7 @@ class Endpoint:
     @property
     def fit(self) -> bool:
         """Calls may go there."""
-        return self.up and not self.drained and self.breaker.state is not State.OPEN
+        return self.up and not self.drained and self.breaker.state is not BreakerState.OPEN
 
     @property
     def may_serve(self) -> bool:
@@ -120,7 +130,7 @@ class Endpoint:
     @property
     def careful(self) -> bool:
         """Not every call may go there."""
-        return self.returned is not None or self.breaker.state is State.TRIAL
+        return self.returned is not None or self.breaker.state is BreakerState.TRIAL
 
     @property
     def state(self) -> str:
@@ -128,7 +138,7 @@ class Endpoint:
         if self.drained:
             return "drained"
         if not self.up:
-            return "silent" if self.silent else "down"
-        if self.breaker.state is not State.CLOSED:
-            return "ejected" if self.breaker.state is State.OPEN else "trial"
+            return "silent" if self.silent else "asleep" if self.asleep else "down"
+        if self.breaker.state is not BreakerState.CLOSED:
+            return "ejected" if self.breaker.state is BreakerState.OPEN else "trial"
         return "up" if self.returned is None else "slow_start"

@@ -7,21 +7,22 @@ What takes an instance out, and what brings it back:
 
     refused a connection, not well, drained   at once      a good look; undrained
     failed too many calls                     at once      a good look, then a good call
+    said that it sleeps                       at the look  a look that finds it awake
     did not answer a look in time             at the look  a good look
     answers looks, and works at nothing       at once      a sign of work, or a while; then a good call
 
 The last three are doubts, and do not take the last one of a role (scheduling/eligible.py).
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from random import Random
 from time import monotonic
 
 from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.eligible import EligibleSet, admitted, eligible_of
-from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.health.breaker import Limits
+from pdgate.scheduling.endpoint import NO_LENGTHS, Endpoint
+from pdgate.scheduling.health.breaker import Breaker, BreakerLimits
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.latency.model import Families
 
@@ -43,11 +44,11 @@ class Endpoints:
     def __init__(
         self,
         records: Iterable[Instance] = (),
-        limits: Limits | None = None,
+        limits: BreakerLimits | None = None,
         clock: Callable[[], float] = monotonic,
         draw: Callable[[], float] | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or BreakerLimits()
         self.drained: frozenset[str] = frozenset()
         self.on_out: Callable[[str], None] = _nobody_listens
         self.on_lost: Callable[[str], None] = _nobody_listens
@@ -93,17 +94,33 @@ class Endpoints:
             self.on_lost(instance_id)
             self._changed()
 
-    def mark_up(self, instance_id: str, models: Iterable[str]) -> None:
-        """A look found it well."""
+    def mark_up(
+        self,
+        instance_id: str,
+        models: Iterable[str],
+        lengths: Mapping[str, int] = NO_LENGTHS,
+        *,
+        strict: bool = False,
+    ) -> None:
+        """A look found it well.
+
+        `lengths`: model -> tokens of its context, of those of which it says that.
+        `strict`: it refuses what is longer, and cuts none of it.
+        """
         endpoint = self.by_id.get(instance_id)
         if endpoint is None:
             return
         changed = not endpoint.stuck and endpoint.breaker.seen_well(self._clock(), self.limits)
         served = frozenset(models)
+        if endpoint.lengths != lengths or endpoint.strict is not strict:
+            endpoint.lengths, endpoint.strict, changed = lengths, strict, True
         if not endpoint.up or endpoint.models != served:
             changed = True
             if endpoint.left:
                 endpoint.left, endpoint.returned = False, self._clock()
+            if endpoint.asleep:
+                # What failed there, and stood still, did so as it fell asleep.
+                endpoint.asleep, endpoint.stuck, endpoint.breaker = False, False, Breaker()
             endpoint.up, endpoint.silent, endpoint.models = True, False, served
             self._join(endpoint)
         if changed:
@@ -112,11 +129,23 @@ class Endpoints:
     def mark_down(self, instance_id: str, why: str = "not well") -> None:
         """Nothing listens there, or it said itself that it is not well."""
         endpoint = self.by_id.get(instance_id)
-        if endpoint is None or not (endpoint.up or endpoint.silent):
+        if endpoint is None or not (endpoint.up or endpoint.silent or endpoint.asleep):
             return
-        endpoint.left, endpoint.up, endpoint.silent = True, False, False
+        endpoint.left, endpoint.up, endpoint.silent, endpoint.asleep = True, False, False, False
         self.on_lost(instance_id)
         self._out(endpoint, why)
+
+    def mark_asleep(self, instance_id: str) -> None:
+        """It is well, and says that it takes no calls for now; what it had cached is gone."""
+        endpoint = self.by_id.get(instance_id)
+        if endpoint is None or endpoint.asleep:
+            return
+        if endpoint.up or endpoint.silent:
+            endpoint.left = True
+            self.on_lost(instance_id)
+        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
+        # Meant, so it is no ejection.
+        self._changed()
 
     def mark_silent(self, instance_id: str) -> None:
         """It did not answer a look in time: hung, or only busy."""
@@ -150,8 +179,9 @@ class Endpoints:
     def failed(self, instance_id: str, cause: Cause) -> None:
         """A leg there failed."""
         if cause is Cause.TRANSPORT:
-            self.mark_down(instance_id, "refused")
-            self.on_out(instance_id)
+            for behind in self._behind(instance_id):
+                self.mark_down(behind, "refused")
+                self.on_out(behind)
         elif cause is Cause.ENGINE:
             endpoint = self.by_id.get(instance_id)
             if endpoint is not None and endpoint.breaker.failed(self._clock(), self.limits):
@@ -237,6 +267,14 @@ class Endpoints:
         """Names of all that are known."""
         return sorted({model for c in self for model in c.models})
 
+    def _behind(self, instance_id: str) -> Sequence[str]:
+        """It, and the other ranks behind its port: with eight of them, a call would have no attempt left."""
+        endpoint = self.by_id.get(instance_id)
+        if endpoint is None or endpoint.instance.dp_rank is None:
+            return (instance_id,)
+        url = endpoint.instance.url
+        return [one.instance.id for one in self if one.instance.url == url]
+
     def _join(self, endpoint: Endpoint) -> None:
         """Those that it is like now."""
         one = endpoint.instance
@@ -266,7 +304,7 @@ class Endpoints:
             if not any(c.models for c in self):
                 raise _nobody_yet()
             raise UnknownModel(f"the model {model!r} does not exist", param="model")
-        return eligible_of(serving, roles_change=self._roles_change)
+        return eligible_of(serving, roles_change=self._roles_change, model=model)
 
 
 def _nobody_listens(instance_id: str) -> None: ...

@@ -27,7 +27,7 @@ def calls_of_this_gateway(endpoint: "Endpoint") -> int:
     return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
 
 
-class Told(Protocol):
+class ToldNumbers(Protocol):
     """Four numbers that others can read, in that order."""
 
     def __setitem__(self, index: int, number: int, /) -> None: ...
@@ -42,7 +42,7 @@ class Others:
         self.calls = self.tokens = self.unread_tokens = self.answering = 0
 
 
-class Shared:
+class SharedEndpoint:
     """Of one endpoint.
 
     Attributes:
@@ -53,13 +53,13 @@ class Shared:
 
     __slots__ = ("answering", "calls", "far", "near", "tokens", "told", "unread_tokens")
 
-    def __init__(self, told: Told | None = None) -> None:
+    def __init__(self, told: ToldNumbers | None = None) -> None:
         self.told = told
         self.near, self.far = Others(), Others()
         self.calls = self.tokens = self.unread_tokens = self.answering = 0
 
     @classmethod
-    def of(cls, endpoint: "Endpoint") -> "Shared":
+    def of(cls, endpoint: "Endpoint") -> "SharedEndpoint":
         """That of the endpoint, from now on."""
         if endpoint.shared is None:
             endpoint.shared = cls()

@@ -7,7 +7,7 @@ from typing import Self
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.breaker import TRIAL
 from pdgate.scheduling.prefix.index import PrefixUpdate
-from pdgate.scheduling.watch import MOST_WATCHED, Watch
+from pdgate.scheduling.watch import MOST_WATCHED, StreamWatch
 
 
 def ended_well(endpoint: Endpoint, worked: Callable[[str], None] | None) -> None:
@@ -91,11 +91,11 @@ class Reservation:
         if answering:
             endpoint.answering += 1
         self._watches = watches
-        self._watch: Watch | None = None
+        self._watch: StreamWatch | None = None
         if endpoint.shared is not None:
             endpoint.shared.changed(endpoint)
 
-    def has_read(self, seconds: float) -> Watch | None:
+    def has_read(self, seconds: float) -> StreamWatch | None:
         """It took so long to read the prompt, and what came before it.
 
         Returns the watch of the pieces of a stream that begins with this, or None.
@@ -112,7 +112,7 @@ class Reservation:
         self.end()
         self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
 
-    def has_loaded(self, seconds: float) -> Watch | None:
+    def has_loaded(self, seconds: float) -> StreamWatch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
         self._update = None
         watch = self._begin()
@@ -156,13 +156,13 @@ class Reservation:
             if freed is not None:
                 freed()
 
-    def _begin(self) -> Watch | None:
+    def _begin(self) -> StreamWatch | None:
         endpoint = self._endpoint
         if not self._answering:
             self._answering = True
             endpoint.answering += 1
             if self._watches and endpoint.watched < MOST_WATCHED:
-                self._watch = Watch(endpoint)
+                self._watch = StreamWatch(endpoint)
         if endpoint.shared is not None:
             endpoint.shared.changed(endpoint)
         return self._watch

@@ -16,12 +16,14 @@ from pdgate.protocols.errors import GatewayError, GenerationsDiffer, NoInstance
 from pdgate.protocols.instance import (
     BOTH,
     DECODE,
+    ENCODE,
     GENERATIONS_APART,
     PLAIN,
     PREFILL,
     Instance,
     Role,
 )
+from pdgate.scheduling.context_length import long_enough
 from pdgate.scheduling.decision_trace import (
     MOST_SHOWN,
     ONLY_ONE,
@@ -31,7 +33,7 @@ from pdgate.scheduling.decision_trace import (
     shown,
 )
 from pdgate.scheduling.decision_trace import Rule as Steps
-from pdgate.scheduling.disaggregation import Always, Decision, Rule, Taken
+from pdgate.scheduling.disaggregation import Always, Decision, SplitRule, Taken
 from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
 from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.eligible import EligibleSet
@@ -62,11 +64,12 @@ class Scheduler:
         prefill: Policy,
         decode: Policy,
         plain: Policy,
-        rule: Rule | None = None,
+        rule: SplitRule | None = None,
         prefixes: PrefixIndex | None = None,
         of_models: Mapping[str, Mapping[Role, Policy]] = NOTHING_OF_THEIR_OWN,
+        encode: Policy | None = None,
     ) -> None:
-        """`prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
+        """`encode`: plain's, where there is none. `prefixes`: kept only while a policy asks for it. `of_models`: policies of their own."""
         self._endpoints = endpoints
         # Looked up here for every call, so without a function where they are there.
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
@@ -74,7 +77,7 @@ class Scheduler:
         self.freed: Callable[[], None] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
-        self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain}
+        self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain, ENCODE: encode or plain}
         self._of_models = of_models
         self._all_prefixes = prefixes
         self._prefixes: PrefixIndex | None = None
@@ -84,11 +87,11 @@ class Scheduler:
         self._keep_count()
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> SplitRule:
         return self._rule
 
     @rule.setter
-    def rule(self, rule: Rule) -> None:
+    def rule(self, rule: SplitRule) -> None:
         self._rule = rule
         self._keep_count()
 
@@ -198,6 +201,12 @@ class Scheduler:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
+        if eligible.shortest:
+            reads_only = role is PREFILL and not alone
+            longest = 0 if call.at else eligible.longest
+            endpoints = long_enough(
+                call, endpoints, eligible.model, eligible.shortest, longest, reads_only
+            )
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
         one, partners = endpoints[0], None
@@ -267,7 +276,7 @@ class Scheduler:
         partners: Partners | None = None,
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call.model, avoid, peer)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()

@@ -19,7 +19,7 @@ STRETCH: Final = 8
 MOST_WATCHED: Final = 4
 
 
-class Watch:
+class StreamWatch:
     """Counts among its engine's watched streams until `end`."""
 
     __slots__ = ("_endpoint", "_latest", "_read_before", "_since", "_steps")

@@ -2,6 +2,7 @@
 files that share what takes long to start as one. The run ends where one of the processes dies.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,14 +24,26 @@ TOGETHER: Final[Mapping[str, str]] = {
 }
 """Path -> what is taken as one: eighteen processes of lab/chaos/topology.py, a dozen of the reference engines' fleet."""
 
+PAIR_OF_VLLM: Final = re.compile(
+    r"^tests/end_to_end/vllm/.*?(?P<pair>pdgate-(?:tcp|shm|mooncake)-(?:layerwise|pull|push))"
+    r"|^tests/end_to_end/vllm/.*?(?P<stock>vllm-(?:nixl|mooncake))"
+)
+"""What is asked of one pair of engines (tests/end_to_end/vllm/engines.py), from whatever file."""
+
 SECONDS: Final[Mapping[str, int]] = {
+    "vllm-nixl": 250,
     "tests/lab/conformance/test_protocols.py": 190,
+    "pdgate-tcp-layerwise": 185,
     "chaos": 180,
     "reference": 171,
+    "tests/end_to_end/vllm/test_failed_loads.py": 150,
+    "vllm-mooncake": 130,
+    "pdgate-shm-layerwise": 125,
     "tests/docs/test_site.py": 120,
     "tests/adversary/test_memory.py": 97,
     "tests/transfer/test_conformance.py": 95,
     "tests/lab/chaos/test_slow_engines.py": 91,
+    "tests/end_to_end/vllm/test_frozen.py": 80,
     "tests/adversary/test_workers.py": 77,
     "tests/gateway/liveness/test_silent_engines.py": 77,
     "tests/engine/hand_over/test_same_tokens.py": 76,
@@ -82,6 +95,8 @@ them. A file that is begun late and ends last, which `make test` shows among its
 
 
 def taken_as_one(nodeid: str) -> str:
+    if found := PAIR_OF_VLLM.match(nodeid):
+        return found["pair"] or found["stock"]
     path = nodeid.partition("::")[0]
     return TOGETHER.get(path, path)
 

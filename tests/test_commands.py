@@ -22,6 +22,7 @@ ASKED: dict[str, tuple[str, ...]] = {
     "replay": ("--trace", "gone.jsonl", "--url", "http://127.0.0.1:9"),
     "conformance": ("--pdd-protocol", "plain"),
     "explain": ("call-1",),
+    "batch": ("gone.jsonl",),
     "key": ("a",),
 }
 """Commands that insist on something."""

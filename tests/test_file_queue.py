@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.end_to_end.vllm import engines
 from tests.file_queue import SECONDS, TOGETHER, taken_as_one
 from tests.support.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.source
 
 ROOT = Path(__file__).parents[1]
+PAIRS_OF_VLLM = {one.name for one in vars(engines).values() if isinstance(one, engines.Transfer)}
 DIES = """
 import os, signal, pytest
 
@@ -23,7 +25,7 @@ def test_killed(number):
 
 
 def test_every_file_is_there() -> None:
-    named = {*TOGETHER, *SECONDS} - set(TOGETHER.values())
+    named = {*TOGETHER, *SECONDS} - set(TOGETHER.values()) - PAIRS_OF_VLLM
     assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
 
 
@@ -38,6 +40,14 @@ def test_tests_of_a_file_are_taken_as_one() -> None:
     )
     chaos = (path for path, group in TOGETHER.items() if group == "chaos")
     assert {taken_as_one(f"{path}::test_a") for path in chaos} == {"chaos"}
+
+
+def test_what_is_asked_of_one_pair_of_vllm_is_taken_as_one() -> None:
+    """It starts once, whatever file asks and by whatever protocol."""
+    for pair in PAIRS_OF_VLLM:
+        for test in (f"test_a.py::test_b[{pair}]", f"test_c.py::test_d[{pair}-vllm-nixl-batch-5]"):
+            assert taken_as_one(f"tests/end_to_end/vllm/{test}") == pair
+    assert taken_as_one("tests/lab/test_a.py::test_b[vllm-nixl]") == "tests/lab/test_a.py"
 
 
 def test_a_run_whose_process_dies_ends_and_names_the_test(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ HOT: Final = {
     "protocols": "fields instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others room",
-    "scheduling": "account eligible endpoint endpoints reservation scheduler",
+    "scheduling": "account context_length eligible endpoint endpoints reservation scheduler",
     "scheduling/health": "breaker cause",
     "scheduling/disaggregation": "decision",
     "scheduling/policies": "slo",

@@ -35,7 +35,7 @@ class Unknown(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SequenceRow:
     """A message, or a note, from one column to another."""
 
     start: int
@@ -48,7 +48,7 @@ class Row:
 class Diagram:
     title: str = ""
     names: dict[str, str] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[SequenceRow] = field(default_factory=list)
 
 
 def read(text: str) -> Diagram:
@@ -64,12 +64,14 @@ def read(text: str) -> Diagram:
         elif match := _PARTICIPANT.fullmatch(line):
             found.names[match[1]] = match[2] or match[1]
         elif (match := _MESSAGE.fullmatch(line)) and {match[1], match[3]} <= columns.keys():
-            found.rows.append(Row(columns[match[1]], columns[match[3]], match[4], match[2]))
+            found.rows.append(SequenceRow(columns[match[1]], columns[match[3]], match[4], match[2]))
         elif (match := _NOTE.fullmatch(line)) and {
             match[1],
             match[2] or match[1],
         } <= columns.keys():
-            found.rows.append(Row(columns[match[1]], columns[match[2] or match[1]], match[3]))
+            found.rows.append(
+                SequenceRow(columns[match[1]], columns[match[2] or match[1]], match[3])
+            )
         else:
             raise Unknown(line)
     return found
@@ -132,7 +134,7 @@ def _columns(diagram: Diagram) -> list[float]:
     return [place + shift for place in places]
 
 
-def _beyond(row: Row, at: list[float]) -> float:
+def _beyond(row: SequenceRow, at: list[float]) -> float:
     """How far it reaches to the right of the last column."""
     if row.start != row.end:
         return 0.0
@@ -140,7 +142,7 @@ def _beyond(row: Row, at: list[float]) -> float:
     return at[row.start] + reach - at[-1]
 
 
-def _message(row: Row, at: list[float], y: float) -> list[str]:
+def _message(row: SequenceRow, at: list[float], y: float) -> list[str]:
     start, end = at[row.start], at[row.end]
     way = 1 if end > start else -1
     dashes = "stroke-dasharray='5 3'" if row.arrow == "-->>" else ""
@@ -152,7 +154,7 @@ def _message(row: Row, at: list[float], y: float) -> list[str]:
     ]
 
 
-def _note(row: Row, at: list[float], y: float) -> list[str]:
+def _note(row: SequenceRow, at: list[float], y: float) -> list[str]:
     middle = (at[row.start] + at[row.end]) / 2
     width = max(len(row.text) * LETTER + 16, at[row.end] - at[row.start] + 30)
     box = f'x="{middle - width / 2:.0f}" y="{y - 17}" width="{width:.0f}" height="22" rx="3"'

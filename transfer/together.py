@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 
 from pdgate.transfer.base import State, Transfer
-from pdgate.transfer.runtime.running import Running
+from pdgate.transfer.runtime.running import RunningTransfer
 
 
-class Together(Running):
+class Together(RunningTransfer):
     def __init__(self, what: str, parts: Sequence[Transfer]) -> None:
         super().__init__(what)
         self._parts = tuple(parts)

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.device.owner import SECONDS, Other
 from pdgate.transfer.base import Backend, Range, Region, Transfer, TransferError
-from pdgate.transfer.device.base import Device, Event, wait
+from pdgate.transfer.device.base import Device, DeviceEvent, wait
 from pdgate.transfer.messenger.later import Later
 
 IMMEDIATE = 1
@@ -49,7 +49,7 @@ class Pushed:
         return 1 - self.left / self.after
 
 
-Layer = Callable[[], Event]
+Layer = Callable[[], DeviceEvent]
 """Asks for a layer's work, and records an event behind it."""
 
 
@@ -62,7 +62,7 @@ def compute(device: Device, size: int) -> tuple[Layer, str]:
             pass
     scratch, stream = device.allocate(2 * size), device.stream()
 
-    def layer() -> Event:
+    def layer() -> DeviceEvent:
         for _ in range(8):
             device.copy(stream, [(scratch.address + size, scratch.address, size)])
         return stream.record()
@@ -76,10 +76,10 @@ def _products(name: str) -> Layer:
     there: dict[str, Any] = {"device": name, "dtype": torch.bfloat16}
     x, w = torch.randn(8192, 4096, **there), torch.randn(4096, 14336, **there)
 
-    def layer() -> Event:
+    def layer() -> DeviceEvent:
         for _ in range(PRODUCTS):
             x @ w
-        event: Event = torch.cuda.Event()
+        event: DeviceEvent = torch.cuda.Event()
         event.record()  # type: ignore[attr-defined]
         return event
 
@@ -144,5 +144,5 @@ def _expected(other: Other, count: int) -> None:
     assert other.hear() == "ready"
 
 
-def _until(event: Event) -> None:
+def _until(event: DeviceEvent) -> None:
     assert wait(event, math.inf, lambda: False)

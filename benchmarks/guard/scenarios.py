@@ -186,6 +186,6 @@ class Answers:
                     return pieces
         if request.startswith(b"GET /v1/models "):
             return _whole({"object": "list", "data": [{"id": MODEL}]}, CLOSE)
-        if request.startswith((b"GET /health ", b"GET /metrics ")):
+        if request.startswith((b"GET /health ", b"GET /metrics ", b"GET /is_sleeping ")):
             return _whole({}, CLOSE)
         raise WrongAnswer(f"an engine was asked: {request[:400]!r}")

@@ -16,7 +16,7 @@ from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case
 from pdgate.lab.simulator.pictures.page import goodput
 from pdgate.lab.simulator.trace import BadTrace, faster, read
-from pdgate.lab.simulator.world import Plan
+from pdgate.lab.simulator.world import WorldPlan
 from pdgate.scheduling.policy import DEFAULT
 
 HERE = Path(__file__).parent
@@ -77,7 +77,7 @@ def main() -> None:
 
 def picture(found: Mapping[str, Found], limits: Mapping[float, Bound]) -> str:
     """Of all that was simulated; other loads cost minutes and show the same."""
-    cases = [Case(name, load, Plan()) for name, of in found.items() for load in of]
+    cases = [Case(name, load, WorldPlan()) for name, of in found.items() for load in of]
     return goodput(cases, [one for of in found.values() for one in of.values()], limits)
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.peers import load_any
 from pdgate.lab.simulator.summary import Summary, summary
-from pdgate.lab.simulator.trace import Ask, faster
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.trace import TraceCall, faster
+from pdgate.lab.simulator.world import WorldPlan, run
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.policy import DEFAULT
 from pdgate.scheduling.policy_context import Targets
@@ -26,13 +26,13 @@ Found = dict[float, Summary]
 """Load -> what came of it."""
 
 
-def plan_of(name: str) -> Plan:
+def plan_of(name: str) -> WorldPlan:
     if name == QUEUED:
-        return Plan(DEFAULT, DEFAULT, targets=TARGETS, limits=QUEUE)
-    return Plan(name, name, targets=TARGETS)
+        return WorldPlan(DEFAULT, DEFAULT, targets=TARGETS, limits=QUEUE)
+    return WorldPlan(name, name, targets=TARGETS)
 
 
-def at_load(name: str, asks: Sequence[Ask], load: float) -> Summary:
+def at_load(name: str, asks: Sequence[TraceCall], load: float) -> Summary:
     known = summary(run(plan_of(name), faster(asks, load), policy=load_any))
     print(f"{name} at {load:.3f}: {known.goodput:.1%}", file=sys.stderr, flush=True)
     return known

@@ -10,7 +10,7 @@ from benchmarks.policies.measure import QUEUED, at_load, plan_of
 from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.summary import Summary
 from pdgate.lab.simulator.synthetic import SHAPES, conversations
-from pdgate.lab.simulator.trace import Ask, faster
+from pdgate.lab.simulator.trace import TraceCall, faster
 from pdgate.scheduling.policy import DEFAULT
 
 SEED: Final = 11
@@ -53,6 +53,6 @@ def of_shapes(pool: Executor, calls: int) -> dict[str, OfShape]:
     }
 
 
-def limit_of(asks: list[Ask]) -> tuple[float, Bound]:
+def limit_of(asks: list[TraceCall]) -> tuple[float, Bound]:
     most = capacity(plan_of(DEFAULT), asks)
     return most, bound(plan_of(DEFAULT), faster(asks, most))

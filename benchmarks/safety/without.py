@@ -12,7 +12,7 @@ from pdgate.forwarders.route import Way
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
-from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
+from pdgate.gateway.config.sections import TimeoutsSection
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake
@@ -79,7 +79,7 @@ def any_events(first: bytes) -> bool:
     return True
 
 
-def any_whole(first: bytes, leg: Leg) -> None:
+def any_whole(first: bytes, leg: Leg, call: Call) -> None:
     """The same of an answer that is no stream, which is waited for still."""
 
 

@@ -19,7 +19,7 @@ from benchmarks.simulation_validation.piece import Call, piece
 from pdgate.lab.simulator.spread import percentile
 from pdgate.lab.simulator.summary import summary
 from pdgate.lab.simulator.trace import BadTrace, read
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.world import WorldPlan, run
 
 TRACE = Path(__file__).parents[3] / "shared/traces/conversation_trace.jsonl"
 ALLOWED: Final = 0.15
@@ -47,7 +47,7 @@ def main() -> None:
         hardware = asyncio.run(calibrated(running, asked.slow_motion))
         print("calibrated:", asdict(hardware), file=sys.stderr, flush=True)
         seen = asyncio.run(replay(running.gateway, calls))
-    plan = Plan(asked.policy, asked.policy, asked.prefills, asked.decodes, hardware)
+    plan = WorldPlan(asked.policy, asked.policy, asked.prefills, asked.decodes, hardware)
     real, simulated = figures_of(seen), simulate(plan, calls)
     print(f"load average {load:.1f} before, {os.getloadavg()[0]:.1f} after\n")
     print(table(real, simulated))
@@ -66,7 +66,7 @@ def figures_of(seen: Sequence[Seen]) -> Figures:
     return figures
 
 
-def simulate(plan: Plan, calls: Sequence[Call]) -> Figures:
+def simulate(plan: WorldPlan, calls: Sequence[Call]) -> Figures:
     ran = run(plan, [call.ask for call in calls])
     lost = summary(ran).lost
     if lost:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 
 PAGE_TOKENS: Final = 16
 SMALLER: Final = BLOCK_TOKENS // PAGE_TOKENS
@@ -28,7 +28,7 @@ class Call:
         prompt: What the engines are given.
     """
 
-    ask: Ask
+    ask: TraceCall
     prompt: str
 
     @property
@@ -36,14 +36,14 @@ class Call:
         return self.ask.answer_tokens
 
 
-def piece(asks: Sequence[Ask], calls: int, per_second: float) -> list[Call]:
+def piece(asks: Sequence[TraceCall], calls: int, per_second: float) -> list[Call]:
     """The first so many that fit, coming that fast on average."""
     some = [ask for ask in asks if ask.prompt_tokens <= LONGEST_PROMPT][:calls]
     factor = (len(some) - 1) / (per_second * (some[-1].at - some[0].at))
     return [_small(replace(ask, at=(ask.at - some[0].at) * factor)) for ask in some]
 
 
-def _small(ask: Ask) -> Call:
+def _small(ask: TraceCall) -> Call:
     words = [f"{block:016x}" for block in ask.blocks]
     left = ask.prompt_tokens // SMALLER - PAGE_TOKENS * len(words)
     tail = f"{ask.prompt_tokens:04x}"

@@ -12,7 +12,7 @@ from pdgate.transfer import memory as memories
 from pdgate.transfer.base import Op, Range
 from pdgate.transfer.external_mover.library import Library, Move, Piece
 from pdgate.transfer.mooncake import engine as mooncake_engine
-from pdgate.transfer.mooncake.backend import Engines
+from pdgate.transfer.mooncake.backend import MooncakeEngines
 from pdgate.transfer.nixl.backend import Agent
 
 LOOPBACK: Final = "127.0.0.1"
@@ -21,7 +21,7 @@ LOOPBACK: Final = "127.0.0.1"
 def library(name: str) -> Library:
     """Raises LookupError."""
     if name == "mooncake":
-        return Engines(mooncake_engine.maker(LOOPBACK, mooncake_engine.Settings()))
+        return MooncakeEngines(mooncake_engine.maker(LOOPBACK, mooncake_engine.MooncakeSettings()))
     return Agent("NET_DEVICES=lo")
 
 

@@ -9,7 +9,7 @@ from pdgate.cluster.trust import trusted
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class EtcdAccess:
     """
     Attributes:
         endpoints: URLs of its members.

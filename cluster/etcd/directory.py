@@ -16,8 +16,8 @@ from typing import ClassVar, Final
 from pdgate.cluster import address
 from pdgate.cluster.directory import Directory, Listing, Revoked, Tell
 from pdgate.cluster.etcd import login
-from pdgate.cluster.etcd.access import Access
-from pdgate.cluster.etcd.follow import Follower
+from pdgate.cluster.etcd.access import EtcdAccess
+from pdgate.cluster.etcd.follow import EtcdFollower
 from pdgate.cluster.etcd.http import EtcdHttp
 from pdgate.cluster.etcd.login import Login
 from pdgate.cluster.etcd.wire import LeaseGone, NotThere
@@ -39,7 +39,7 @@ def now() -> float:
     return time.clock_gettime(CLOCK)
 
 
-class Announcement(Keeping):
+class EtcdAnnouncement(Keeping):
     """One engine's entry in etcd: a lease, renewed while the engine lives.
 
         grant -> put -> keep alive, keep alive, ... -> put "draining" -> revoke
@@ -54,7 +54,7 @@ class Announcement(Keeping):
 
     store: ClassVar = "etcd"
 
-    def __init__(self, access: Access, member: Member, lease_seconds: int) -> None:
+    def __init__(self, access: EtcdAccess, member: Member, lease_seconds: int) -> None:
         super().__init__(member, lease_seconds)
         self._lease_seconds = lease_seconds
         self._http = EtcdHttp(access)
@@ -165,15 +165,15 @@ class Etcd(Directory):
         login: Login | None = None,
         ca_file: str = "",
     ) -> None:
-        self._access = Access(endpoints, login, ca_file)
+        self._access = EtcdAccess(endpoints, login, ca_file)
         self._lease_seconds = lease_seconds
         self._beat_seconds = beat_seconds
 
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
-        return Announcement(self._access, member, self._lease_seconds).running()
+        return EtcdAnnouncement(self._access, member, self._lease_seconds).running()
 
     async def follow(self, tell: Tell) -> None:
-        await Follower(self._access, tell, self._beat_seconds).run()
+        await EtcdFollower(self._access, tell, self._beat_seconds).run()
 
 
 def opened(

@@ -22,16 +22,16 @@ from collections.abc import Mapping
 from pdgate.cluster.bounded import TooLong
 from pdgate.cluster.directory import MOST_ENTRIES, Left, Lost, Resumed, Tell, entry, listed
 from pdgate.cluster.etcd import wire
-from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.access import EtcdAccess
 from pdgate.cluster.etcd.http import EtcdHttp
-from pdgate.cluster.etcd.wire import Change, Changes, Compacted, Created, EtcdError, NotThere
+from pdgate.cluster.etcd.wire import Changes, Compacted, Created, EtcdChange, EtcdError, NotThere
 from pdgate.cluster.member import FOLDER
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 
 
-class Follower:
-    def __init__(self, access: Access, tell: Tell, beat_seconds: float) -> None:
+class EtcdFollower:
+    def __init__(self, access: EtcdAccess, tell: Tell, beat_seconds: float) -> None:
         self._http = EtcdHttp(access)
         self._tell = tell
         self._beat_seconds = beat_seconds
@@ -104,7 +104,7 @@ class Follower:
                 return
         raise EtcdError(f"{self._http.endpoint} ended the watch")
 
-    def _tell_change(self, change: Change) -> None:
+    def _tell_change(self, change: EtcdChange) -> None:
         self._told = change.revision
         if change.value is None:
             self._known.pop(change.key, None)

@@ -13,7 +13,7 @@ import httpx2
 from pdgate.cluster import bounded
 from pdgate.cluster.directory import MOST_ENTRIES
 from pdgate.cluster.etcd import wire
-from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.access import EtcdAccess
 from pdgate.cluster.etcd.login import Login, asks, token
 from pdgate.cluster.etcd.wire import Body, EtcdError
 
@@ -31,7 +31,7 @@ class EtcdHttp:
         endpoint: The member that is asked now.
     """
 
-    def __init__(self, access: Access, request_seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(self, access: EtcdAccess, request_seconds: float = REQUEST_SECONDS) -> None:
         """Raises OSError for certificates that cannot be read."""
         self._endpoints = list(access.endpoints)
         self._login = access.login
@@ -57,7 +57,7 @@ class EtcdHttp:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def entries(self, prefix: str, revision: int = 0) -> wire.Contents:
+    async def entries(self, prefix: str, revision: int = 0) -> wire.EtcdContents:
         """As they are now, or were at that revision. Raises NotThere, EtcdError."""
         # One more than is read, so that there are more can be said.
         body = wire.listing(prefix, revision, MOST_ENTRIES + 1)

@@ -42,7 +42,7 @@ OUT_OF_RANGE = 11
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EtcdChange:
     """
     Attributes:
         value: What was written; None if the entry is gone.
@@ -55,7 +55,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class EtcdContents:
     """
     Attributes:
         entries: In the order in which they were written.
@@ -80,7 +80,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    changes: tuple[Change, ...]
+    changes: tuple[EtcdChange, ...]
 
 
 def folder(prefix: str) -> Body:
@@ -110,12 +110,12 @@ def watch(prefix: str, revision: int) -> Body:
     return {"create_request": {**folder(prefix), "start_revision": str(revision)}}
 
 
-def contents(answer: Body) -> Contents:
+def contents(answer: Body) -> EtcdContents:
     """Raises EtcdError."""
     try:
         written = sorted(answer.get("kvs", ()), key=lambda found: int(found["mod_revision"]))
         entries = {_decode(found["key"]): _value(found) for found in written}
-        return Contents(entries, *_header(answer))
+        return EtcdContents(entries, *_header(answer))
     except _NONSENSE as error:
         raise _nonsense(error) from None
 
@@ -169,7 +169,7 @@ def parsed(text: bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
@@ -199,10 +199,10 @@ def _header(answer: Body) -> tuple[int, str]:
     return int(header["revision"]), str(header.get("cluster_id", ""))
 
 
-def _change(event: Body) -> Change:
+def _change(event: Body) -> EtcdChange:
     found = event["kv"]
     value = None if event.get("type") == "DELETE" else _value(found)
-    return Change(_decode(found["key"]), value, int(found["mod_revision"]))
+    return EtcdChange(_decode(found["key"]), value, int(found["mod_revision"]))
 
 
 def _value(found: Body) -> bytes:

@@ -26,7 +26,7 @@ LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class KubernetesAccess:
     """
     Attributes:
         url: http(s)://host:port.
@@ -67,7 +67,7 @@ def in_pod(
     selector: str = ROLE,
     namespace: str = "",
     folder: Path = SERVICE_ACCOUNT,
-) -> Access:
+) -> KubernetesAccess:
     """As Kubernetes tells a pod of ours; the pod's own namespace by default. Raises ValueError."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
@@ -77,10 +77,10 @@ def in_pod(
     url = f"https://{address.joined(address.host(host), address.port(port))}"
     namespace = namespace or secret.read(str(folder / "namespace"))
     token_file, ca_file = str(folder / "token"), str(folder / "ca.crt")
-    return checked(Access(url, namespace, selector, token_file, ca_file))
+    return checked(KubernetesAccess(url, namespace, selector, token_file, ca_file))
 
 
-def checked(access: Access) -> Access:
+def checked(access: KubernetesAccess) -> KubernetesAccess:
     """Raises ValueError."""
     parts = urlsplit(address.endpoint(access.url))
     if access.token_file and parts.scheme == "http" and parts.hostname not in LOOPBACK:

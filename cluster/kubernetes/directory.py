@@ -12,15 +12,15 @@ import os
 from contextlib import AbstractAsyncContextManager
 
 from pdgate.cluster.directory import Listing, Tell
-from pdgate.cluster.kubernetes.access import Access, checked, in_pod
-from pdgate.cluster.kubernetes.follow import Follower, Timing
+from pdgate.cluster.kubernetes.access import KubernetesAccess, checked, in_pod
+from pdgate.cluster.kubernetes.follow import KubernetesFollower, Timing
 from pdgate.cluster.kubernetes.slices import ROLE
 from pdgate.cluster.member import Member
 from pdgate.cluster.read_only import CannotAnnounce, ReadOnly
 
 
 class Kubernetes(ReadOnly):
-    def __init__(self, access: Access, timing: Timing | None = None) -> None:
+    def __init__(self, access: KubernetesAccess, timing: Timing | None = None) -> None:
         self._access = access
         self._timing = timing or Timing()
 
@@ -32,7 +32,7 @@ class Kubernetes(ReadOnly):
         )
 
     async def follow(self, tell: Tell) -> None:
-        await Follower(self._access, tell, self._timing).run()
+        await KubernetesFollower(self._access, tell, self._timing).run()
 
 
 def opened(
@@ -48,7 +48,7 @@ def opened(
     Raises ValueError.
     """
     if url:
-        return Kubernetes(checked(Access(url, namespace, selector, token_file, ca_file)))
+        return Kubernetes(checked(KubernetesAccess(url, namespace, selector, token_file, ca_file)))
     if token_file or ca_file:
         raise ValueError("token_file and ca_file are of use with a url only: a pod has its own")
     return Kubernetes(in_pod(os.environ, selector, namespace))

@@ -37,7 +37,7 @@ MOST_ENDPOINTS = 2 * MOST_ENTRIES
 """Of all slices: an engine may be in two, and at two addresses."""
 
 
-class Fleet:
+class SliceFleet:
     """Slices beyond MOST_ENDPOINTS are refused by name, whole."""
 
     def __init__(self) -> None:

@@ -23,10 +23,16 @@ from dataclasses import dataclass
 
 from pdgate.cluster.directory import Lost, Tell
 from pdgate.cluster.kubernetes import slices, wire
-from pdgate.cluster.kubernetes.access import Access
-from pdgate.cluster.kubernetes.fleet import Fleet
+from pdgate.cluster.kubernetes.access import KubernetesAccess
+from pdgate.cluster.kubernetes.fleet import SliceFleet
 from pdgate.cluster.kubernetes.http import KubernetesHttp
-from pdgate.cluster.kubernetes.wire import Bookmark, Deleted, Interrupted, KubernetesError, Written
+from pdgate.cluster.kubernetes.wire import (
+    Bookmark,
+    Deleted,
+    KubernetesError,
+    WatchInterrupted,
+    Written,
+)
 
 LONGEST_WAIT_SECONDS = 10.0
 LONGEST_ASKED_WAIT_SECONDS = 30.0
@@ -58,12 +64,12 @@ def pause_seconds(own: float, asked: float, luck: float) -> float:
     return max(own * (0.5 + luck / 2), min(asked, LONGEST_ASKED_WAIT_SECONDS))
 
 
-class Follower:
-    def __init__(self, access: Access, tell: Tell, timing: Timing) -> None:
+class KubernetesFollower:
+    def __init__(self, access: KubernetesAccess, tell: Tell, timing: Timing) -> None:
         self._access = access
         self._tell = tell
         self._timing = timing
-        self._fleet = Fleet()
+        self._fleet = SliceFleet()
         # Up to this version everything has been told; None if all is to be read anew.
         self._version: str | None = None
         self._read_at = 0.0
@@ -93,7 +99,7 @@ class Follower:
                 beat = group.create_task(self._beat(http))
                 try:
                     await self._watch(http, version)
-                except Interrupted:
+                except WatchInterrupted:
                     # It was there a moment ago: reading will show whether it still is.
                     self._version = None
                 beat.cancel()
@@ -121,7 +127,7 @@ class Follower:
             self._wait_seconds = self._timing.first_wait_seconds
 
     async def _watch(self, http: KubernetesHttp, version: str) -> None:
-        """Returns when the server ends it. Raises Interrupted, KubernetesError."""
+        """Returns when the server ends it. Raises WatchInterrupted, KubernetesError."""
         seconds = self._timing.watch_seconds
         async with http.watch(version, seconds) as lines:
             async for text in lines:

@@ -13,8 +13,8 @@ import httpx2
 
 from pdgate.cluster import bounded
 from pdgate.cluster.kubernetes import wire
-from pdgate.cluster.kubernetes.access import Access
-from pdgate.cluster.kubernetes.wire import Interrupted, KubernetesError
+from pdgate.cluster.kubernetes.access import KubernetesAccess
+from pdgate.cluster.kubernetes.wire import KubernetesError, WatchInterrupted
 
 REQUEST_SECONDS: Final = 5.0
 LONGEST_LINE: Final = 4 << 20
@@ -35,7 +35,7 @@ KEEP_ALIVE: Final = (
 class KubernetesHttp:
     """`async with` it."""
 
-    def __init__(self, access: Access, request_seconds: float = REQUEST_SECONDS) -> None:
+    def __init__(self, access: KubernetesAccess, request_seconds: float = REQUEST_SECONDS) -> None:
         """Raises KubernetesError for certificates that cannot be read."""
         self._access = access
         self._path = f"{access.url}{wire.path(access.namespace)}"
@@ -59,7 +59,7 @@ class KubernetesHttp:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
 
-    async def contents(self) -> wire.Contents:
+    async def contents(self) -> wire.KubernetesContents:
         """All slices as they are now. Raises KubernetesError."""
         return wire.contents(await self._get(wire.listing(self._access.selector)))
 
@@ -69,7 +69,7 @@ class KubernetesHttp:
 
     @asynccontextmanager
     async def watch(self, version: str, seconds: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of a watch from there on. Raises Interrupted, KubernetesError."""
+        """The lines of a watch from there on. Raises WatchInterrupted, KubernetesError."""
         query = wire.watching(self._access.selector, version, seconds)
         # Nothing happens for minutes, so that silence is no failure: others look after it.
         timeout = httpx2.Timeout(self._request_seconds, read=None)
@@ -83,10 +83,10 @@ class KubernetesHttp:
                 stands = True
                 yield bounded.lines(answer.aiter_bytes(), LONGEST_LINE)
         except bounded.TooLong as error:
-            raise Interrupted(f"{self._access.url}: {error}") from None
+            raise WatchInterrupted(f"{self._access.url}: {error}") from None
         except httpx2.HTTPError as error:
             failed = self._failed(error)
-            raise Interrupted(str(failed)) if stands else failed from None
+            raise WatchInterrupted(str(failed)) if stands else failed from None
 
     async def _get(self, query: str) -> bytes:
         try:

@@ -39,12 +39,12 @@ class KubernetesError(Exception):
         self.wait_seconds = wait_seconds
 
 
-class Interrupted(KubernetesError):
+class WatchInterrupted(KubernetesError):
     """A watch cannot go on from where it is: everything is to be read anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class KubernetesContents:
     """
     Attributes:
         slices: In the order in which they were written, as far as versions tell.
@@ -98,7 +98,7 @@ def watching(selector: str, version: str, seconds: int) -> str:
     )
 
 
-def contents(body: bytes) -> Contents:
+def contents(body: bytes) -> KubernetesContents:
     """Raises KubernetesError."""
     try:
         answer = parsed(body)
@@ -108,19 +108,19 @@ def contents(body: bytes) -> Contents:
         slices = tuple(sorted(objects, key=_written))
     except _NONSENSE as error:
         raise _nonsense(error) from None
-    return Contents(slices, version)
+    return KubernetesContents(slices, version)
 
 
 def line(text: bytes) -> Written | Deleted | Bookmark:
-    """One line of a watch. Raises Interrupted, also for what cannot be read."""
+    """One line of a watch. Raises WatchInterrupted, also for what cannot be read."""
     try:
         said = parsed(text)
         kind, about = said["type"], said["object"]
         if kind == "ERROR":
-            raise Interrupted(str(refusal(int(about.get("code") or 0), about)))
+            raise WatchInterrupted(str(refusal(int(about.get("code") or 0), about)))
         version = _version(about)
     except _NONSENSE as error:
-        raise Interrupted(str(_nonsense(error))) from None
+        raise WatchInterrupted(str(_nonsense(error))) from None
     match kind:
         case "ADDED" | "MODIFIED":
             return Written(about, version)
@@ -129,14 +129,14 @@ def line(text: bytes) -> Written | Deleted | Bookmark:
         case "BOOKMARK":
             return Bookmark(version)
         case _:
-            raise Interrupted(f"no event of a watch is called {str(kind)[:40]!r}")
+            raise WatchInterrupted(f"no event of a watch is called {str(kind)[:40]!r}")
 
 
 def parsed(body: bytes) -> Any:
     """JSON. Raises ValueError."""
     try:
         return msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
@@ -144,7 +144,7 @@ def refusal(status: int, answer: Any, wait_seconds: float = 0.0) -> KubernetesEr
     """The error for an answer that is not 200, which is a Status if the API server wrote it."""
     said = answer.get("message") if isinstance(answer, dict) else None
     why = f"{status} {said or 'and no reason'}"[:LONGEST_REASON]
-    return Interrupted(why) if status == GONE else KubernetesError(why, wait_seconds)
+    return WatchInterrupted(why) if status == GONE else KubernetesError(why, wait_seconds)
 
 
 _NONSENSE = (ValueError, KeyError, TypeError, AttributeError)

@@ -7,27 +7,31 @@ So neither end takes the other for a member that is none, and what passes is enc
 secret changes, only connections that are made from then on are concerned: the publisher's proof
 and the listeners that it knows are made of the secrets that it has at that moment.
 
-Source: RFC 26/CurveZMQ; RFC 2104 (HMAC).
+Keys are said in Z85, as ZeroMQ takes them.
+
+Source: RFC 26/CurveZMQ; RFC 32/Z85; RFC 2104 (HMAC).
 """
 
 import hmac
+import secrets as random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import zmq
+from typing import Any, Final
 
 FIELD: Final = "pdgate_curve"
 """What a publisher says of itself, beside where it listens."""
+KEY_BYTES: Final = 32
 KEY_CHARACTERS: Final = 40
-"""Of 32 bytes in Z85."""
+"""Of as many bytes in Z85."""
+_Z85: Final = (
+    b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
 DOMAIN: Final = b"pdgate"
 """Of ZAP. While it is named, libzmq lets no peer in unless it was asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CurvePair:
     """Z85."""
 
     public: bytes
@@ -44,32 +48,19 @@ class Listening:
     """
 
     there: bytes
-    ours: Pair
-
-    def of(self, socket: "zmq.Socket[Any]") -> None:
-        """Before it connects."""
-        socket.curve_serverkey = self.there
-        socket.curve_publickey = self.ours.public
-        socket.curve_secretkey = self.ours.private
+    ours: CurvePair
 
 
-class Unproven(ValueError):
+class UnprovenPublisher(ValueError):
     """A publisher that proves no secret of ours, or one that we have no secret for."""
 
 
-def publisher() -> Pair:
-    # Configurations are read without ZeroMQ, which sockets alone need.
-    import zmq
-
-    return Pair(*zmq.curve_keypair())
+def publisher() -> CurvePair:
+    return _pair(random.token_bytes(KEY_BYTES))
 
 
-def listener(secret: str) -> Pair:
-    import zmq
-    from zmq.utils import z85
-
-    private = z85.encode(_made(secret, b"listener"))
-    return Pair(zmq.curve_public(private), private)
+def listener(secret: str) -> CurvePair:
+    return _pair(_made(secret, b"listener"))
 
 
 def introduction(secret: str, public: bytes) -> dict[str, str]:
@@ -78,7 +69,7 @@ def introduction(secret: str, public: bytes) -> dict[str, str]:
 
 
 def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | None:
-    """To a publisher that says this; None to one that encrypts nothing. Raises Unproven."""
+    """To a publisher that says this; None to one that encrypts nothing. Raises UnprovenPublisher."""
     introduced = said.get(FIELD)
     if introduced is None:
         return None
@@ -86,15 +77,37 @@ def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | No
         case {"key": str(key), "proof": str(proof)} if key.isascii() and proof.isascii():
             public = key.encode()
         case _:
-            raise Unproven(f"its {FIELD} is no key with a proof")
+            raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     if len(public) != KEY_CHARACTERS:
-        raise Unproven(f"its {FIELD} is no key with a proof")
+        raise UnprovenPublisher(f"its {FIELD} is no key with a proof")
     known = list(secrets)
     for secret in known:
         if hmac.compare_digest(_proof(secret, public), proof):
             return Listening(public, listener(secret))
     ours = "it proves none of ours" if known else "we have none"
-    raise Unproven(f"its KV events are for who has the fleet's KV secret, and {ours}")
+    raise UnprovenPublisher(f"its KV events are for who has the fleet's KV secret, and {ours}")
+
+
+def encoded(key: bytes) -> bytes:
+    words = (int.from_bytes(key[at : at + 4]) for at in range(0, len(key), 4))
+    return bytes(_Z85[word // 85**power % 85] for word in words for power in range(4, -1, -1))
+
+
+def decoded(key: bytes) -> bytes:
+    """Raises ValueError."""
+    words = (key[at : at + 5] for at in range(0, len(key), 5))
+    values = (sum(_Z85.index(each) * 85 ** (4 - at) for at, each in enumerate(w)) for w in words)
+    try:
+        return b"".join(value.to_bytes(4) for value in values)
+    except OverflowError:
+        raise ValueError("not Z85") from None
+
+
+def _pair(private: bytes) -> CurvePair:
+    # Configurations are read without it.
+    from nacl.bindings import crypto_scalarmult_base
+
+    return CurvePair(encoded(crypto_scalarmult_base(private)), encoded(private))
 
 
 def _proof(secret: str, public: bytes) -> str:

@@ -13,7 +13,7 @@ MAX_REMEMBERED = 1024
 
 
 @dataclass(slots=True)
-class _Entry:
+class _QueueEntry:
     """
     Attributes:
         since: When it was put, or put back.
@@ -33,7 +33,7 @@ class MemoryQueue(Queue):
         self._settings = settings
         self._now = now
         self._changed = threading.Condition()
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _QueueEntry] = OrderedDict()
         self._buried: OrderedDict[str, None] = OrderedDict()
         self._seen: float | None = None
 
@@ -45,7 +45,7 @@ class MemoryQueue(Queue):
                 return
             if len(self._entries) >= self._settings.capacity:
                 raise QueueFull(f"{len(self._entries)} items are not done yet")
-            self._entries[item.id] = _Entry(item, self._now())
+            self._entries[item.id] = _QueueEntry(item, self._now())
             self._changed.notify()
 
     def take(self, worker: str, wait_seconds: float) -> Delivery | None:
@@ -113,7 +113,7 @@ class MemoryQueue(Queue):
             self._buried.popitem(last=False)
 
 
-def _receipt(entry: _Entry) -> str:
+def _receipt(entry: _QueueEntry) -> str:
     return f"{entry.worker} {entry.tries}"
 
 

@@ -15,7 +15,7 @@ EVERY_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-class Watch:
+class QueueWatch:
     """
     Attributes:
         depth: As it was a moment ago; None while the queue cannot be asked.

@@ -16,7 +16,7 @@ from pdgate.cluster.member import Member
 from pdgate.cluster.redis_store import scripts
 from pdgate.cluster.redis_store.access import Script, check, connected
 from pdgate.cluster.redis_store.contents import LONGEST_LEASE_SECONDS
-from pdgate.cluster.redis_store.follow import Follower
+from pdgate.cluster.redis_store.follow import RedisFollower
 
 LEASE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldLease:
     """What a renewal found.
 
     Attributes:
@@ -50,7 +50,7 @@ class Held:
         except (TypeError, ValueError):
             raise StoreAway(f"Redis: {str(reply)[:80]} is no answer to a renewal") from None
 
-    def was_taken(self, missing: "Held", lease_ms: int) -> bool:
+    def was_taken(self, missing: "HeldLease", lease_ms: int) -> bool:
         """Whether an entry that is missing now was taken away: neither its time nor the store is over.
 
         A store that has lost its last writes, as a replica that took over, has an earlier revision.
@@ -59,7 +59,7 @@ class Held:
         return same and missing.at_ms - self.at_ms < lease_ms
 
 
-class Announcement(Keeping):
+class RedisAnnouncement(Keeping):
     """One engine's entry in Redis.
 
     put -> renew, renew, ... -> put "draining" -> drop
@@ -80,7 +80,7 @@ class Announcement(Keeping):
         # All that it may have of ours.
         self._written: dict[str, bytes] = {}
         # The last time that it was found to have it; None if another had the place since.
-        self._held: Held | None = None
+        self._held: HeldLease | None = None
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
@@ -92,7 +92,7 @@ class Announcement(Keeping):
 
     async def _renew(self, member: Member) -> None:
         if self._listed == member:
-            now = Held.of(await self._hold(self._lease_ms, member.key, member.value()))
+            now = HeldLease.of(await self._hold(self._lease_ms, member.key, member.value()))
             if now.word != MISSING:
                 self._held = now if now.word == HELD else None
                 return
@@ -108,7 +108,7 @@ class Announcement(Keeping):
         self._listed, self._written[member.key] = None, member.value()
         new_id = secrets.token_hex(8)
         put = await self._put(self._lease_ms, member.key, member.value(), "", new_id, *old)
-        self._held = Held.of(put)
+        self._held = HeldLease.of(put)
         self._listed, self._written = member, {member.key: member.value()}
         log.info("Redis lists %s", member.key)
 
@@ -145,7 +145,7 @@ class RedisDirectory(Directory):
         self._look_seconds = look_seconds
 
     def announce(self, member: Member) -> AbstractAsyncContextManager[Listing]:
-        return Announcement(self._url, member, self._lease_seconds).running()
+        return RedisAnnouncement(self._url, member, self._lease_seconds).running()
 
     async def follow(self, tell: Tell) -> None:
-        await Follower(self._url, tell, self._look_seconds).run()
+        await RedisFollower(self._url, tell, self._look_seconds).run()

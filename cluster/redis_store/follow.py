@@ -34,7 +34,7 @@ FULL_SECONDS = 10.0
 UNKNOWN = ("", "")
 
 
-class Follower:
+class RedisFollower:
     def __init__(self, url: str, tell: Tell, look_seconds: float) -> None:
         self._url = url
         self._tell = tell

@@ -41,7 +41,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableSort,
 )
 
-from deploy.grafana.panels import Board, Kind, Limits, Panel, Row, State
+from deploy.grafana.panels import Board, Panel, PanelKind, PanelLimits, PanelRow, PanelState
 
 DATASOURCE: Final = DataSourceRef("prometheus", "$datasource")
 COLUMNS: Final = 24
@@ -86,7 +86,7 @@ def as_json(board: Board) -> str:
     return json.dumps(made.build(), cls=JSONEncoder, indent=1, sort_keys=True) + "\n"
 
 
-def places(row: Row, top: int) -> list[GridPos]:
+def places(row: PanelRow, top: int) -> list[GridPos]:
     """From left to right, and on below where a line is full; one line has one height."""
     places: list[GridPos] = []
     left = height = 0
@@ -115,15 +115,15 @@ def _choice(label: str, metric: str) -> dashboards.QueryVariable:
 
 def _panel(panel: Panel) -> AnyPanel:
     match panel.kind:
-        case Kind.LINES:
+        case PanelKind.LINES:
             made: AnyPanel = _lines(panel)
-        case Kind.NUMBER:
+        case PanelKind.NUMBER:
             made = (
                 stat.Panel()
                 .reduce_options(ReduceDataOptions().calcs(["lastNotNull"]))
                 .graph_mode(BigValueGraphMode.NONE)
             )
-        case Kind.STATES:
+        case PanelKind.STATES:
             made = (
                 statetimeline.Panel()
                 .line_width(0)
@@ -137,7 +137,7 @@ def _panel(panel: Panel) -> AnyPanel:
     )
     for ref, query in zip("ABCDEFGH", panel.queries, strict=False):
         target = prometheus.Dataquery().ref_id(ref).expr(query.expr).legend_format(query.legend)
-        if panel.kind is Kind.NUMBER:
+        if panel.kind is PanelKind.NUMBER:
             target.instant()
         else:
             target.range()
@@ -167,7 +167,7 @@ def _lines(panel: Panel) -> timeseries.Panel:
     return made
 
 
-def _words(states: Sequence[State]) -> ValueMap:
+def _words(states: Sequence[PanelState]) -> ValueMap:
     return ValueMap(
         {
             str(state.value): ValueMappingResult(state.name, state.mark.value, index=index)
@@ -176,7 +176,7 @@ def _words(states: Sequence[State]) -> ValueMap:
     )
 
 
-def _steps(limits: Limits | None) -> list[Threshold]:
+def _steps(limits: PanelLimits | None) -> list[Threshold]:
     if limits is None:
         return [Threshold(None, GREEN)]
     if limits.low_is_bad:

@@ -4,10 +4,10 @@ from deploy.grafana.panels import (
     OF_JOB,
     OF_MODEL,
     Board,
-    Limits,
     Panel,
+    PanelLimits,
+    PanelRow,
     Query,
-    Row,
     Unit,
     number,
     quantile,
@@ -29,20 +29,20 @@ def one_side(role: str) -> str:
     return f'{OF_JOB},role=~"{role}|both"'
 
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         number(
             "Prefill engines",
             f"sum (max by (instance) (pdgate_instance_up{{{one_side('prefill')}}}))",
             "Those that calls may go to, with role prefill or both.",
-            limits=Limits(2, 1, low_is_bad=True),
+            limits=PanelLimits(2, 1, low_is_bad=True),
         ),
         number(
             "Decode engines",
             f"sum (max by (instance) (pdgate_instance_up{{{one_side('decode')}}}))",
             "Those that calls may go to, with role decode or both.",
-            limits=Limits(2, 1, low_is_bad=True),
+            limits=PanelLimits(2, 1, low_is_bad=True),
         ),
         number(
             "Prefill p95",
@@ -60,19 +60,19 @@ NOW = Row(
             "Calls that wait",
             f"sum (pdgate_calls_waiting{{{OF_MODEL}}})",
             "With limits: until engines have room.",
-            limits=Limits(1, 100),
+            limits=PanelLimits(1, 100),
         ),
         number(
             "Turned away",
             rate("pdgate_calls_turned_away_total", OF_MODEL),
             "With limits: calls that got 429.",
             Unit.PER_SECOND,
-            Limits(0.01, 1),
+            PanelLimits(0.01, 1),
         ),
     ),
 )
 
-LOAD = Row(
+LOAD = PanelRow(
     "Load of the two sides",
     (
         Panel(
@@ -130,7 +130,7 @@ LOAD = Row(
     ),
 )
 
-SIDES = Row(
+SIDES = PanelRow(
     "Each side",
     (
         Panel(
@@ -154,7 +154,7 @@ SIDES = Row(
     ),
 )
 
-QUEUE = Row(
+QUEUE = PanelRow(
     "Waiting",
     (
         Panel(
@@ -178,7 +178,7 @@ QUEUE = Row(
     ),
 )
 
-DECISIONS = Row(
+DECISIONS = PanelRow(
     "What is split, and roles",
     (
         Panel(
@@ -198,7 +198,7 @@ DECISIONS = Row(
             "Pressure",
             "With --adaptive: how near a side is to what it should not exceed, which is 1.",
             (Query(seen_by_any("pdgate_side_pressure", "model, side"), "{{model}} {{side}}"),),
-            limits=Limits(0.8, 1),
+            limits=PanelLimits(0.8, 1),
             width=12,
         ),
         Panel(

@@ -5,10 +5,10 @@ from deploy.grafana.panels import (
     OF_MODEL,
     WINDOW,
     Board,
-    Limits,
     Panel,
+    PanelLimits,
+    PanelRow,
     Query,
-    Row,
     Unit,
     number,
     quantile,
@@ -25,7 +25,7 @@ RECOMPUTED = f'{OF_JOB},result="recomputed"'
 TOLD = f'{OF_JOB},result!="unverifiable"'
 WAIT = f'{OF_MODEL},stage="kv_wait"'
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         number(
@@ -33,14 +33,14 @@ NOW = Row(
             f"{rate(HAND_OVER, DONE)} / {rate(HAND_OVER, KNOWN)}",
             "Share of the calls to be split whose D answered with P's KV.",
             Unit.SHARE,
-            Limits(0.99, 0.95, low_is_bad=True),
+            PanelLimits(0.99, 0.95, low_is_bad=True),
         ),
         number(
             "KV wait p95",
             quantile(0.95, "pdgate_stage_seconds", WAIT),
             "From the end of prefill to decode's first byte.",
             Unit.SECONDS,
-            Limits(1, 5),
+            PanelLimits(1, 5),
         ),
         number(
             "KV held",
@@ -51,25 +51,25 @@ NOW = Row(
             "KV stranded",
             f"sum (pdgate_kv_stranded{{{OF_JOB}}}) or vector(0)",
             "Prompts whose KV a P keeps for nobody, at most, until its lease is over.",
-            limits=Limits(1, 10),
+            limits=PanelLimits(1, 10),
         ),
         number(
             "Misconfigured engines",
             f"count (max by (instance) (pdgate_instance_misconfigured{{{OF_JOB}}}) == 1)"
             f" or vector(0)",
             "Engines that do not take over KV, or lose it.",
-            limits=Limits(1, 1),
+            limits=PanelLimits(1, 1),
         ),
         number(
             "Pinned engine ids",
             f"sum (max by (instance) (pdgate_pinned_engine_id{{{OF_JOB}}})) or vector(0)",
             "P that came back under the engine id of before, and over whose KV D fail since.",
-            limits=Limits(1, 1),
+            limits=PanelLimits(1, 1),
         ),
     ),
 )
 
-CALLS = Row(
+CALLS = PanelRow(
     "Hand-overs",
     (
         Panel(
@@ -90,19 +90,19 @@ CALLS = Row(
                 ),
             ),
             Unit.SHARE,
-            Limits(0.99, 0.95, low_is_bad=True),
+            PanelLimits(0.99, 0.95, low_is_bad=True),
         ),
         Panel(
             "KV wait",
             "From the end of prefill to decode's first byte: the transfer, and decode's queue.",
             quantiles("pdgate_stage_seconds", WAIT),
             Unit.SECONDS,
-            limits=Limits(1, 5),
+            limits=PanelLimits(1, 5),
         ),
     ),
 )
 
-KEPT = Row(
+KEPT = PanelRow(
     "What prefill engines keep",
     (
         Panel(
@@ -114,7 +114,7 @@ KEPT = Row(
             "KV stranded, by engine",
             "Prompts whose KV a P keeps for nobody, at most.",
             (Query(f"sum by (instance) (pdgate_kv_stranded{{{OF_JOB}}})", "{{instance}}"),),
-            limits=Limits(1, 10),
+            limits=PanelLimits(1, 10),
         ),
         Panel(
             "Strandings, leases, late reads",
@@ -130,7 +130,7 @@ KEPT = Row(
     ),
 )
 
-ENGINES = Row(
+ENGINES = PanelRow(
     "What decode engines count",
     (
         Panel(
@@ -153,7 +153,7 @@ ENGINES = Row(
                 ),
             ),
             Unit.SHARE,
-            Limits(0.02, 0.05),
+            PanelLimits(0.02, 0.05),
             width=12,
         ),
         Panel(
@@ -184,7 +184,7 @@ ENGINES = Row(
     ),
 )
 
-PREFIXES = Row(
+PREFIXES = PanelRow(
     "What engines have cached",
     (
         Panel(

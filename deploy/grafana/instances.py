@@ -4,13 +4,13 @@ from deploy.grafana.panels import (
     OF_INSTANCE,
     WINDOW,
     Board,
-    Kind,
-    Limits,
     Mark,
     Panel,
+    PanelKind,
+    PanelLimits,
+    PanelRow,
+    PanelState,
     Query,
-    Row,
-    State,
     Unit,
     quantile,
     rate,
@@ -19,13 +19,14 @@ from deploy.grafana.panels import (
 
 STAGE = "pdgate_instance_stage_seconds"
 STATES = (
-    State(1, "up", Mark.GOOD),
-    State(2, "slow_start", Mark.GOOD),
-    State(3, "drained", Mark.MEANT),
-    State(4, "trial", Mark.DOUBTED),
-    State(5, "silent", Mark.DOUBTED),
-    State(6, "ejected", Mark.BAD),
-    State(7, "down", Mark.BAD),
+    PanelState(1, "up", Mark.GOOD),
+    PanelState(2, "slow_start", Mark.GOOD),
+    PanelState(3, "drained", Mark.MEANT),
+    PanelState(4, "asleep", Mark.MEANT),
+    PanelState(5, "trial", Mark.DOUBTED),
+    PanelState(6, "silent", Mark.DOUBTED),
+    PanelState(7, "ejected", Mark.BAD),
+    PanelState(8, "down", Mark.BAD),
 )
 """From good to bad; a state is a label, and a panel needs a number."""
 
@@ -47,14 +48,14 @@ def said_rate(metric: str, by: str = "instance") -> str:
     return f"sum by ({by}) (rate({metric}[{WINDOW}]))"
 
 
-HEALTH = Row(
+HEALTH = PanelRow(
     "Health",
     (
         Panel(
             "State",
             "What the gateways think of each engine; where they differ, the worst.",
             (Query(f"max by (instance) ({ANY_STATE})", "{{instance}}"),),
-            kind=Kind.STATES,
+            kind=PanelKind.STATES,
             states=STATES,
             width=12,
         ),
@@ -72,7 +73,7 @@ HEALTH = Row(
     ),
 )
 
-CALLS = Row(
+CALLS = PanelRow(
     "What it serves",
     (
         Panel(
@@ -125,7 +126,7 @@ CALLS = Row(
     ),
 )
 
-KV = Row(
+KV = PanelRow(
     "Its KV",
     (
         Panel(
@@ -147,7 +148,7 @@ KV = Row(
             "KV stranded",
             "Prompts whose KV it keeps for nobody, at most.",
             (Query(f"sum by (instance) (pdgate_kv_stranded{{{OF_INSTANCE}}})", "{{instance}}"),),
-            limits=Limits(1, 10),
+            limits=PanelLimits(1, 10),
         ),
         Panel(
             "Age of its metrics",
@@ -159,12 +160,12 @@ KV = Row(
                 ),
             ),
             Unit.SECONDS,
-            Limits(15, 60),
+            PanelLimits(15, 60),
         ),
     ),
 )
 
-SELF = Row(
+SELF = PanelRow(
     "What engines say themselves, where Prometheus scrapes them",
     (
         Panel(
@@ -182,7 +183,7 @@ SELF = Row(
             "Share of KV blocks, kept ones included.",
             (Query("max by (instance) (vllm:kv_cache_usage_perc)", "{{instance}}"),),
             Unit.SHARE,
-            Limits(0.9, 0.97),
+            PanelLimits(0.9, 0.97),
         ),
         Panel(
             "Prompt tokens",

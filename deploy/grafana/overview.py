@@ -4,10 +4,10 @@ from deploy.grafana.panels import (
     OF_JOB,
     OF_MODEL,
     Board,
-    Limits,
     Panel,
+    PanelLimits,
+    PanelRow,
     Query,
-    Row,
     Unit,
     mean,
     number,
@@ -23,7 +23,7 @@ STAYED = rate(CALLS, f'{OF_MODEL},outcome!="client_gone"')
 EXPECTED = f'{OF_JOB},expected="cached"'
 CACHED, PROMPT = f'{OF_MODEL},kind="cached"', f'{OF_MODEL},kind="prompt"'
 
-NOW = Row(
+NOW = PanelRow(
     "Now",
     (
         number(
@@ -37,32 +37,32 @@ NOW = Row(
             f"{WELL} / {STAYED}",
             "Share of the calls that ended well, of those whose client stayed.",
             Unit.SHARE,
-            Limits(0.999, 0.99, low_is_bad=True),
+            PanelLimits(0.999, 0.99, low_is_bad=True),
         ),
         number(
             "TTFT p95",
             quantile(0.95, "pdgate_ttft_seconds", OF_MODEL),
             "Of streams, from a call's arrival to the first event that its client got.",
             Unit.SECONDS,
-            Limits(2.5, 5),
+            PanelLimits(2.5, 5),
         ),
         number(
             "TPOT p95",
             quantile(0.95, "pdgate_tpot_seconds", OF_MODEL),
             "Of streams, seconds per token after the first.",
             Unit.SECONDS,
-            Limits(0.1, 0.2),
+            PanelLimits(0.1, 0.2),
         ),
         number(
             "Engines out",
             f"count (max by (instance) (pdgate_instance_up{{{OF_JOB}}}) == 0) or vector(0)",
             "Engines that no gateway sends calls to.",
-            limits=Limits(1, 2),
+            limits=PanelLimits(1, 2),
         ),
     ),
 )
 
-CALL_RATES = Row(
+CALL_RATES = PanelRow(
     "Calls",
     (
         Panel(
@@ -115,7 +115,7 @@ CALL_RATES = Row(
     ),
 )
 
-LATENCY = Row(
+LATENCY = PanelRow(
     "What clients wait for",
     (
         Panel(
@@ -123,7 +123,7 @@ LATENCY = Row(
             "Of streams, from a call's arrival to the first event that its client got.",
             quantiles("pdgate_ttft_seconds", OF_MODEL),
             Unit.SECONDS,
-            limits=Limits(2.5, 5),
+            limits=PanelLimits(2.5, 5),
         ),
         Panel(
             "TPOT",
@@ -148,7 +148,7 @@ LATENCY = Row(
             "As above, for each model.",
             (Query(quantile(0.95, "pdgate_ttft_seconds", OF_MODEL, "model"), "{{model}}"),),
             Unit.SECONDS,
-            limits=Limits(2.5, 5),
+            limits=PanelLimits(2.5, 5),
         ),
         Panel(
             "First byte",
@@ -159,7 +159,7 @@ LATENCY = Row(
     ),
 )
 
-STAGES = Row(
+STAGES = PanelRow(
     "Where the time goes",
     (
         Panel(
@@ -180,7 +180,7 @@ STAGES = Row(
     ),
 )
 
-TOKENS = Row(
+TOKENS = PanelRow(
     "Tokens",
     (
         Panel(
@@ -219,7 +219,7 @@ TOKENS = Row(
     ),
 )
 
-AROUND = Row(
+AROUND = PanelRow(
     "What the gateways depend on",
     (
         Panel(
@@ -230,7 +230,7 @@ AROUND = Row(
                 Query(seen_by_any("pdgate_redis_degraded", "job"), "Redis: rules"),
                 Query(seen_by_any("pdgate_replicas_degraded", "job"), "Redis: load"),
             ),
-            limits=Limits(0.5, 1),
+            limits=PanelLimits(0.5, 1),
             width=6,
         ),
         Panel(

@@ -32,7 +32,7 @@ class Unit(StrEnum):
     TOKENS_PER_SECOND = "suffix: tokens/s"
 
 
-class Kind(StrEnum):
+class PanelKind(StrEnum):
     """How a panel is drawn, by the name of Grafana's plugin."""
 
     LINES = "timeseries"
@@ -53,7 +53,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PanelLimits:
     """Where a value begins to be worth a look, and to be wrong.
 
     Attributes:
@@ -75,7 +75,7 @@ class Mark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class PanelState:
     """What a value means."""
 
     value: int
@@ -97,19 +97,19 @@ class Panel:
     says: str
     queries: tuple[Query, ...]
     unit: Unit = Unit.COUNT
-    limits: Limits | None = None
-    kind: Kind = Kind.LINES
-    states: tuple[State, ...] = ()
+    limits: PanelLimits | None = None
+    kind: PanelKind = PanelKind.LINES
+    states: tuple[PanelState, ...] = ()
     width: int = 8
     stacked: bool = False
 
     @property
     def height(self) -> int:
-        return 4 if self.kind is Kind.NUMBER else 8
+        return 4 if self.kind is PanelKind.NUMBER else 8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PanelRow:
     title: str
     panels: tuple[Panel, ...]
 
@@ -125,7 +125,7 @@ class Board:
     uid: str
     title: str
     says: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
     choices: tuple[tuple[str, str], ...] = ()
 
     def panels(self) -> Iterator[Panel]:
@@ -156,10 +156,10 @@ def mean(histogram: str, of: str = OF_JOB, by: str = "") -> str:
 
 
 def number(
-    title: str, expr: str, says: str, unit: Unit = Unit.COUNT, limits: Limits | None = None
+    title: str, expr: str, says: str, unit: Unit = Unit.COUNT, limits: PanelLimits | None = None
 ) -> Panel:
     """One value, of now."""
-    return Panel(title, says, (Query(expr, title),), unit, limits, Kind.NUMBER, width=4)
+    return Panel(title, says, (Query(expr, title),), unit, limits, PanelKind.NUMBER, width=4)
 
 
 def seen_by_any(gauge: str, by: str, of: str = OF_JOB) -> str:

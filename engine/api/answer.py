@@ -17,14 +17,14 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.service import (
     ClientGone,
-    Service,
+    EngineService,
     raise_refusal,
     unless_client_leaves,
 )
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.usage import AnswerUsage
 from pdgate.engine.output_queue import Mailbox
 from pdgate.engine.request import Finish, Logprob, Output
 from pdgate.protocols.errors import GatewayError
@@ -33,7 +33,7 @@ CLIENT_CLOSED = 499
 
 
 @dataclass(slots=True)
-class Choice:
+class AnswerChoice:
     """One answer, collected."""
 
     index: int
@@ -64,10 +64,10 @@ class Choice:
         self.kv_transfer_params = output.kv_transfer_params
 
 
-class Shape(ABC):
+class AnswerShape(ABC):
     """How an endpoint writes its answers: a JSON object, or the events of a stream."""
 
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         self.ask = ask
         self.tokenizer = service.model.tokenizer
         self.wire_id = wire_id
@@ -78,11 +78,11 @@ class Shape(ABC):
         """Events that come before all others."""
 
     @abstractmethod
-    def piece(self, choice: Choice) -> list[bytes]:
+    def piece(self, choice: AnswerChoice) -> list[bytes]:
         """What one step adds to a choice."""
 
     @abstractmethod
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: AnswerUsage) -> list[bytes]:
         """Events that come after all others."""
 
     @abstractmethod
@@ -90,19 +90,19 @@ class Shape(ABC):
         """The end of a stream that failed."""
 
     @abstractmethod
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]: ...
+    def whole(self, choices: Sequence[AnswerChoice], usage: AnswerUsage) -> dict[str, Any]: ...
 
 
-async def send(http: HttpRequest, service: Service, shape: Shape) -> Response:
+async def send(http: HttpRequest, service: EngineService, shape: AnswerShape) -> Response:
     mailbox = service.submit(shape.ask, shape.wire_id)
     try:
         head_first = shape.ask.streams and service.head_first
         if head_first and await unless_client_leaves(http, mailbox.accepted()):
-            return Events(_events(mailbox, None, shape), mailbox)
+            return EventStreamResponse(_events(mailbox, None, shape), mailbox)
         first = await unless_client_leaves(http, mailbox.next())
         raise_refusal(first[1])
         if shape.ask.streams:
-            return Events(_events(mailbox, first, shape), mailbox)
+            return EventStreamResponse(_events(mailbox, first, shape), mailbox)
         return await unless_client_leaves(http, _whole(mailbox, first, shape))
     except ClientGone:
         mailbox.close()
@@ -112,7 +112,7 @@ async def send(http: HttpRequest, service: Service, shape: Shape) -> Response:
         raise
 
 
-class Events(StreamingResponse):
+class EventStreamResponse(StreamingResponse):
     """A stream that gives its mailbox back however it ends, also before it began."""
 
     def __init__(self, events: AsyncIterator[bytes], mailbox: Mailbox) -> None:
@@ -126,10 +126,10 @@ class Events(StreamingResponse):
             self._mailbox.close()
 
 
-async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: Shape) -> Response:
+async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: AnswerShape) -> Response:
     ask = shape.ask
-    usage = Usage(ask)
-    choices = [Choice(index) for index in range(len(ask.prompts) * ask.choices)]
+    usage = AnswerUsage(ask)
+    choices = [AnswerChoice(index) for index in range(len(ask.prompts) * ask.choices)]
     index, output = first
     while True:
         raise_refusal(output)
@@ -143,9 +143,9 @@ async def _whole(mailbox: Mailbox, first: tuple[int, Output], shape: Shape) -> R
 
 
 async def _events(
-    mailbox: Mailbox, first: tuple[int, Output] | None, shape: Shape
+    mailbox: Mailbox, first: tuple[int, Output] | None, shape: AnswerShape
 ) -> AsyncIterator[bytes]:
-    usage = Usage(shape.ask)
+    usage = AnswerUsage(shape.ask)
     index, output = await mailbox.next() if first is None else first
     # Of a stream that fails with its first output nothing is said but that.
     for event in shape.opening() if output.refusal is None else ():
@@ -157,7 +157,7 @@ async def _events(
             for event in shape.broken(error):
                 yield event
             return
-        choice = Choice(index)
+        choice = AnswerChoice(index)
         choice.add(output)
         usage.add(index, output)
         for event in shape.piece(choice):

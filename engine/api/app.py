@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate import __version__
+from pdgate.engine import vision
 from pdgate.engine.api import (
     answer,
     chat,
@@ -12,7 +13,9 @@ from pdgate.engine.api import (
     embeddings,
     errors,
     fields,
+    generate,
     messages,
+    native,
     responses,
     tokenize,
 )
@@ -20,11 +23,11 @@ from pdgate.engine.api.chat import ChatShape
 from pdgate.engine.api.completions import CompletionShape
 from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
-from pdgate.engine.api.service import ANY_NAME, EngineDead, Service, wire_id
+from pdgate.engine.api.service import ANY_NAME, EngineDead, EngineService, wire_id
 from pdgate.engine.metrics import CONTENT_TYPE
 
 
-def build(service: Service, *more: APIRouter) -> FastAPI:
+def build(service: EngineService, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
     for router in (tokenize.routes(service), embeddings.routes(service), *more):
@@ -37,8 +40,18 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
 
     @app.post("/v1/chat/completions")
     async def converse(http: Request) -> Response:
-        ask = chat.read(service, fields.parse(await http.body()))
+        ask = chat.read(service, await vision.seen(fields.parse(await http.body())))
         return await answer.send(http, service, ChatShape(service, ask, wire_id(http)))
+
+    @app.post(generate.PATH)
+    async def generate_tokens(http: Request) -> Response:
+        ask = generate.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, generate.TokensShape(service, ask, wire_id(http)))
+
+    @app.post(native.PATH)
+    async def generate_natively(http: Request) -> Response:
+        ask = native.read(service, fields.parse(await http.body()))
+        return await answer.send(http, service, native.NativeShape(service, ask, wire_id(http)))
 
     @app.post("/v1/responses")
     async def respond(http: Request) -> Response:
@@ -85,7 +98,7 @@ def build(service: Service, *more: APIRouter) -> FastAPI:
     return app
 
 
-def _card(service: Service, name: str) -> dict[str, object]:
+def _card(service: EngineService, name: str) -> dict[str, object]:
     return {
         "id": name,
         "object": "model",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pdgate.engine.api import fields
 from pdgate.engine.api.fields import Body
-from pdgate.engine.api.tools import Calls
+from pdgate.engine.api.tools import ToolCalls
 from pdgate.engine.constrained.grammar import Grammar
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.request import Sampling
@@ -17,7 +17,7 @@ MOST_LOGPROBS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ParsedRequest:
     """
     Attributes:
         prompts: Token ids of each.
@@ -38,7 +38,7 @@ class Ask:
     echo: bool = False
     logprobs: int | None = None
     return_token_ids: bool = False
-    calls: Calls | None = None
+    calls: ToolCalls | None = None
 
     def prompt_of(self, index: int) -> int:
         """Which prompt a choice answers: the choices of one prompt are neighbours."""
@@ -96,14 +96,14 @@ def check_length(model: LoadedModel, prompts: Sequence[Sequence[int]], max_token
         if not prompt:
             raise BadRequest("the prompt has no tokens", param="prompt")
         if asked > model.positions:
-            raise ContextTooLong(
+            raise PromptTooLong(
                 f"This model's maximum context length is {model.positions} tokens. However, you "
                 f"requested {asked} tokens ({len(prompt)} in the prompt, {max_tokens} for the "
                 "answer)."
             )
 
 
-class ContextTooLong(BadRequest):
+class PromptTooLong(BadRequest):
     code = "context_length_exceeded"
 
 

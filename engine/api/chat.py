@@ -5,34 +5,47 @@ vllm/entrypoints/openai/chat_completion/serving.py, chat_completion_stream_gener
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pdgate.engine.api import ask as asking
 from pdgate.engine.api import constraints, fields, logprobs, tools
-from pdgate.engine.api.answer import Choice
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.completions import check_ids
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.openai_shape import OpenAIShape
-from pdgate.engine.api.pieces import Arguments, Call, CallBegins, Piece, Text, collected, reader
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.pieces import (
+    Arguments,
+    CallBegins,
+    CollectedCall,
+    Piece,
+    Text,
+    collected,
+    reader,
+)
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.model import chat
 from pdgate.engine.request import Finish
 from pdgate.protocols.errors import BadRequest
 
+_IDS: Final = "prompt_token_ids"
 
-def read(service: Service, body: Body) -> Ask:
+
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
     text = text_of(service, body)
-    prompt = _tokenised(service, body) or tuple(service.model.tokenizer.encode(text, special=False))
+    body, handed = _handed_on(body)
+    prompt = _tokenised(service, body, handed) or tuple(
+        service.model.tokenizer.encode(text, special=False)
+    )
     calls = tools.forced(body)
     grammar = constraints.grammar(service, body, calls)
     max_tokens = _max_tokens(service, body, len(prompt), ends=grammar is not None)
     asking.check_length(service.model, [prompt], max_tokens)
     count = asking.alternatives(body, "top_logprobs") or 0
     wanted = count if fields.flag(body, "logprobs") else None
-    return Ask(
+    return ParsedRequest(
         body=body,
         model=name,
         prompts=(prompt,),
@@ -48,21 +61,21 @@ def read(service: Service, body: Body) -> Ask:
 
 
 class ChatShape(OpenAIShape):
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         self._readers = [reader(ask.calls) for _ in range(ask.choices)]
 
     def first_chunks(self) -> list[dict[str, Any]]:
         """Who speaks, for each choice; the first also says what the prompt was."""
         chunks = [
-            self._chunk([self._delta(Choice(index), {"role": "assistant", "content": ""})])
+            self._chunk([self._delta(AnswerChoice(index), {"role": "assistant", "content": ""})])
             for index in range(self.ask.choices)
         ]
         if self.ask.return_token_ids:
             chunks[0]["prompt_token_ids"] = self.ask.prompts[0]
         return chunks
 
-    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+    def chunks(self, choice: AnswerChoice, first: bool) -> list[dict[str, Any]]:
         if self.ask.calls is None:
             delta: dict[str, Any] = {"content": choice.text}
         else:
@@ -77,7 +90,7 @@ class ChatShape(OpenAIShape):
     def last(self) -> dict[str, Any]:
         return self._chunk([])
 
-    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[AnswerChoice]) -> dict[str, Any]:
         answer = self._answer("chat.completion", [self._message(choice) for choice in choices])
         if self.ask.return_token_ids:
             answer["prompt_token_ids"] = self.ask.prompts[0]
@@ -95,10 +108,10 @@ class ChatShape(OpenAIShape):
             "choices": choices,
         }
 
-    def _delta(self, choice: Choice, delta: dict[str, Any]) -> dict[str, Any]:
+    def _delta(self, choice: AnswerChoice, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": choice.index, "delta": delta, **self._rest(choice)}
 
-    def _message(self, choice: Choice) -> dict[str, Any]:
+    def _message(self, choice: AnswerChoice) -> dict[str, Any]:
         text, calls = collected(reader(self.ask.calls).feed(choice.text))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if calls:
@@ -108,7 +121,7 @@ class ChatShape(OpenAIShape):
             written["token_ids"] = choice.tokens
         return written
 
-    def _rest(self, choice: Choice) -> dict[str, Any]:
+    def _rest(self, choice: AnswerChoice) -> dict[str, Any]:
         found = None
         if choice.logprobs:
             found = logprobs.for_chat(self.tokenizer, choice.logprobs)
@@ -118,7 +131,7 @@ class ChatShape(OpenAIShape):
             "stop_reason": choice.stopped_by,
         }
 
-    def _finish(self, choice: Choice) -> str | None:
+    def _finish(self, choice: AnswerChoice) -> str | None:
         """An answer of calls that the model chose says so; of one that it had to make, not."""
         calls = self.ask.calls
         if calls is not None and calls.named is None and choice.finish is Finish.STOP:
@@ -144,23 +157,45 @@ def _deltas(pieces: Sequence[Piece]) -> list[dict[str, Any]]:
     return found
 
 
-def _written(call: Call) -> dict[str, Any]:
+def _written(call: CollectedCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
 
-def _tokenised(service: Service, body: Body) -> tuple[int, ...]:
-    """The prompt as another engine has tokenised it (TensorRT-LLM). Raises BadRequest."""
-    ids = body.get("prompt_token_ids")
+def _handed_on(body: Body) -> tuple[Body, Any]:
+    """The body without the ids that the engine which read the prompt has made of it, and these (vLLM).
+
+    They are left out where messages have more than text, of which they do not say all.
+    """
+    params = body.get("kv_transfer_params")
+    if not isinstance(params, dict) or params.get(_IDS) is None:
+        return body, None
+    ids = params[_IDS]
+    rest = {name: value for name, value in params.items() if name != _IDS}
+    return {**body, "kv_transfer_params": rest}, None if _shows_more(body) else ids
+
+
+def _shows_more(body: Body) -> bool:
+    messages = body.get("messages")
+    found = [one.get("content") for one in messages if isinstance(one, Mapping)] if messages else []
+    parts = [part for content in found if isinstance(content, list) for part in content]
+    return any(not isinstance(part, Mapping) or part.get("type") != "text" for part in parts)
+
+
+def _tokenised(service: EngineService, body: Body, handed: Any) -> tuple[int, ...]:
+    """The prompt as another engine has tokenised it: vLLM's, or TensorRT-LLM's. Raises BadRequest."""
+    ids, named = (
+        (body.get(_IDS), _IDS) if handed is None else (handed, f"kv_transfer_params.{_IDS}")
+    )
     if ids is None:
         return ()
     if not isinstance(ids, list) or not all(type(each) is int for each in ids):
-        raise BadRequest("prompt_token_ids must be a list of token ids", param="prompt_token_ids")
-    check_ids(service.model, ids, "prompt_token_ids")
+        raise BadRequest(f"{named} must be a list of token ids", param=named)
+    check_ids(service.model, ids, named)
     return tuple(ids)
 
 
-def text_of(service: Service, body: Body) -> str:
+def text_of(service: EngineService, body: Body) -> str:
     """The chat as the model reads it. Raises BadRequest."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
@@ -180,7 +215,7 @@ def text_of(service: Service, body: Body) -> str:
         raise BadRequest(str(error), param="messages") from error
 
 
-def _max_tokens(service: Service, body: Body, prompt_tokens: int, *, ends: bool) -> int:
+def _max_tokens(service: EngineService, body: Body, prompt_tokens: int, *, ends: bool) -> int:
     """The newer name wins; a chat without a limit gets the default, or all the room.
 
     An answer that ends by itself gets that, so that it is whole.

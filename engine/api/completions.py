@@ -8,11 +8,11 @@ from typing import Any
 
 from pdgate.engine.api import ask as asking
 from pdgate.engine.api import constraints, fields, logprobs
-from pdgate.engine.api.answer import Choice
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.openai_shape import OpenAIShape
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.request import Logprob
 from pdgate.protocols.errors import BadRequest
@@ -20,17 +20,17 @@ from pdgate.protocols.errors import BadRequest
 DEFAULT_MAX_TOKENS = 16
 
 
-def read(service: Service, body: Body) -> Ask:
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     name = service.model_name(body.get("model"))
-    prompts, texts = _prompts(service.model, body.get("prompt"))
+    prompts, texts = prompts_and_texts(service.model, body.get("prompt"))
     max_tokens = fields.integer(body, "max_tokens")
     if max_tokens is None:
         max_tokens = _unnamed(service, body, max(map(len, prompts)))
     asking.check_length(service.model, prompts, max_tokens)
     count = asking.alternatives(body, "logprobs")
     echo = fields.flag(body, "echo")
-    return Ask(
+    return ParsedRequest(
         body=body,
         model=name,
         prompts=prompts,
@@ -51,13 +51,13 @@ def read(service: Service, body: Body) -> Ask:
     )
 
 
-def _unnamed(service: Service, body: Body, prompt_tokens: int) -> int:
+def _unnamed(service: EngineService, body: Body, prompt_tokens: int) -> int:
     """The limit of a call that names none; null, as in vLLM, asks for a chat's."""
     return service.room(prompt_tokens) if "max_tokens" in body else DEFAULT_MAX_TOKENS
 
 
 class CompletionShape(OpenAIShape):
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         # Choice index -> characters sent, for `text_offset`.
         self._sent: dict[int, int] = {}
@@ -65,13 +65,13 @@ class CompletionShape(OpenAIShape):
     def first_chunks(self) -> list[dict[str, Any]]:
         return []
 
-    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+    def chunks(self, choice: AnswerChoice, first: bool) -> list[dict[str, Any]]:
         return [self._answer([self._choice(choice, first)])]
 
     def last(self) -> dict[str, Any]:
         return self._answer([])
 
-    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[AnswerChoice]) -> dict[str, Any]:
         return self._answer([self._choice(choice, True) for choice in choices])
 
     def _answer(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class CompletionShape(OpenAIShape):
             "choices": choices,
         }
 
-    def _choice(self, choice: Choice, first: bool) -> dict[str, Any]:
+    def _choice(self, choice: AnswerChoice, first: bool) -> dict[str, Any]:
         prompt = self.ask.prompt_of(choice.index)
         echoed = self.ask.texts[prompt] if first and self.ask.echo else ""
         written = {
@@ -98,7 +98,7 @@ class CompletionShape(OpenAIShape):
             written["prompt_token_ids"] = self.ask.prompts[prompt] if first else None
         return written
 
-    def _logprobs(self, choice: Choice, prompt: int, first: bool) -> dict[str, Any] | None:
+    def _logprobs(self, choice: AnswerChoice, prompt: int, first: bool) -> dict[str, Any] | None:
         if self.ask.logprobs is None:
             return None
         found: list[tuple[int, Logprob | None]] = [(one.token, one) for one in choice.logprobs]
@@ -113,13 +113,13 @@ class CompletionShape(OpenAIShape):
 
 def token_ids(model: LoadedModel, prompt: Any, name: str) -> tuple[tuple[int, ...], ...]:
     """Of text, of ids or of a list of either. Raises BadRequest, which calls it `name`."""
-    return _prompts(model, prompt, name)[0]
+    return prompts_and_texts(model, prompt, name)[0]
 
 
-def _prompts(
+def prompts_and_texts(
     model: LoadedModel, prompt: Any, name: str = "prompt"
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """Token ids and text of every prompt."""
+    """Token ids and text of every prompt. Raises BadRequest, which calls it `name`."""
     if isinstance(prompt, list) and prompt and all(_is_id(item) for item in prompt):
         prompt = [prompt]
     listed = prompt if isinstance(prompt, list) else [prompt]

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from pdgate.engine.api import fields
 from pdgate.engine.api.fields import Body
-from pdgate.engine.api.service import Service
-from pdgate.engine.api.tools import Calls
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.api.tools import ToolCalls
 from pdgate.engine.constrained import schema
 from pdgate.engine.constrained.automaton import Either, Expression, Literal, TooBig
 from pdgate.engine.constrained.grammar import Grammar
@@ -37,7 +37,7 @@ MOST_BYTES: Final = 64 << 10
 """Of what says what an answer has to be, as JSON."""
 
 
-def grammar(service: Service, body: Body, calls: Calls | None = None) -> Grammar | None:
+def grammar(service: EngineService, body: Body, calls: ToolCalls | None = None) -> Grammar | None:
     """Raises BadRequest."""
     try:
         return _wanted(service, body, calls)
@@ -45,7 +45,7 @@ def grammar(service: Service, body: Body, calls: Calls | None = None) -> Grammar
         raise BadRequest("what the answer has to be is nested too deeply") from None
 
 
-def _wanted(service: Service, body: Body, calls: Calls | None) -> Grammar | None:
+def _wanted(service: EngineService, body: Body, calls: ToolCalls | None) -> Grammar | None:
     for name in REMOVED:
         if body.get(name) is not None:
             raise BadRequest(f"{name} is no more: ask with {OUTPUTS}", param=name)
@@ -59,7 +59,7 @@ def _wanted(service: Service, body: Body, calls: Calls | None) -> Grammar | None
     return _outputs(service, asked) if asked else _format(service, found)
 
 
-def _format(service: Service, found: Body) -> Grammar | None:
+def _format(service: EngineService, found: Body) -> Grammar | None:
     match found.get("type", "text"):
         case "text":
             return None
@@ -73,7 +73,7 @@ def _format(service: Service, found: Body) -> Grammar | None:
     raise BadRequest(f"{FORMAT}: this engine knows text, json_object, json_schema", param=FORMAT)
 
 
-def _outputs(service: Service, asked: Body) -> Grammar:
+def _outputs(service: EngineService, asked: Body) -> Grammar:
     match list(asked.items()):
         case [("json_object", True)]:
             return _compiled(service, schema.any_object, "json_object", OUTPUTS)
@@ -95,12 +95,12 @@ def _parsed(found: Any) -> Any:
         raise BadRequest(f"{OUTPUTS}.json is not valid JSON: {error}", param=OUTPUTS) from None
 
 
-def _schema(service: Service, found: Any, param: str) -> Grammar:
+def _schema(service: EngineService, found: Any, param: str) -> Grammar:
     return _compiled(service, lambda: schema.expression(found), json.dumps(found), param)
 
 
 def _compiled(
-    service: Service, expression: Callable[[], Expression], key: str, param: str
+    service: EngineService, expression: Callable[[], Expression], key: str, param: str
 ) -> Grammar:
     if len(key) > MOST_BYTES:
         raise BadRequest(

@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from pdgate.engine.api import completions, fields
 from pdgate.engine.api.ask import check_length
 from pdgate.engine.api.fields import Body
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.pooling import Pooler
 from pdgate.protocols.errors import BadRequest
@@ -44,7 +44,7 @@ SIDES: Final = (
 """How the two sides of a score may be called."""
 
 
-def routes(service: Service) -> APIRouter:
+def routes(service: EngineService) -> APIRouter:
     router = APIRouter()
     pooler = Pooler(service.model)
 
@@ -134,7 +134,7 @@ def _texts(body: Body, name: str) -> tuple[str, ...]:
     return found
 
 
-def _prompt(service: Service, text: str) -> Sequence[int]:
+def _prompt(service: EngineService, text: str) -> Sequence[int]:
     return service.model.tokenizer.encode(text)
 
 

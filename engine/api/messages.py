@@ -16,14 +16,22 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pdgate.engine.api import chat, fields
-from pdgate.engine.api.answer import Choice, Shape
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice, AnswerShape
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.messages_input import as_chat
 from pdgate.engine.api.named_events import event
-from pdgate.engine.api.pieces import Arguments, Call, CallBegins, Piece, Text, collected, reader
-from pdgate.engine.api.service import Service
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.pieces import (
+    Arguments,
+    CallBegins,
+    CollectedCall,
+    Piece,
+    Text,
+    collected,
+    reader,
+)
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.api.usage import AnswerUsage
 from pdgate.engine.request import Finish
 from pdgate.protocols.errors import BadRequest, GatewayError
 
@@ -31,14 +39,14 @@ PATH: Final = "/v1/messages"
 COUNT_PATH: Final = f"{PATH}/count_tokens"
 
 
-def read(service: Service, body: Body) -> Ask:
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     if not fields.integer(body, "max_tokens"):
         raise BadRequest("max_tokens must be a positive integer", param="max_tokens")
     return chat.read(service, {**as_chat(body), "n": None})
 
 
-def count(service: Service, body: Body) -> dict[str, Any]:
+def count(service: EngineService, body: Body) -> dict[str, Any]:
     """Raises BadRequest, UnknownModel."""
     asked = as_chat(body)
     service.model_name(asked.get("model"))
@@ -54,25 +62,25 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": error.type, "message": str(error)}}
 
 
-class MessagesShape(Shape):
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+class MessagesShape(AnswerShape):
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         self._reader = reader(ask.calls)
         self._blocks = _Blocks()
         self._pieces: list[Piece] = []
-        self._end = Choice(0)
+        self._end = AnswerChoice(0)
 
     def opening(self) -> list[bytes]:
         begun = self._message([], (None, None), {"output_tokens": 0, **_input(self.ask, 0)})
         return [_event("message_start", message=begun)]
 
-    def piece(self, choice: Choice) -> list[bytes]:
+    def piece(self, choice: AnswerChoice) -> list[bytes]:
         self._end = choice
         pieces = self._reader.feed(choice.text)
         self._pieces += pieces
         return self._blocks.add(pieces)
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: AnswerUsage) -> list[bytes]:
         _, calls = collected(self._pieces)
         reason, sequence = _why(self._end, calls)
         if self._end.without_chunk and not self._pieces:
@@ -91,7 +99,7 @@ class MessagesShape(Shape):
     def broken(self, error: GatewayError) -> list[bytes]:
         return [event("error", error_object(error))]
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[AnswerChoice], usage: AnswerUsage) -> dict[str, Any]:
         text, calls = collected(self._reader.feed(choices[0].text))
         content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
         # A call that the limit cut short must not be made; the stop reason tells of it.
@@ -135,7 +143,7 @@ class _Blocks:
                         events += self._begin({"type": "text", "text": ""})
                     events.append(self._delta(type="text_delta", text=text))
                 case CallBegins(_, id, name):
-                    events += [*self.close(), *self._begin(_tool_use(Call(id, name), {}))]
+                    events += [*self.close(), *self._begin(_tool_use(CollectedCall(id, name), {}))]
                 case Arguments(_, text):
                     events.append(self._delta(type="input_json_delta", partial_json=text))
         return events
@@ -159,11 +167,11 @@ def _event(name: str, **fields: Any) -> bytes:
     return event(name, {"type": name, **fields})
 
 
-def _tool_use(call: Call, arguments: Any) -> dict[str, Any]:
+def _tool_use(call: CollectedCall, arguments: Any) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
 
-def _why(choice: Choice, calls: Sequence[Call]) -> tuple[str | None, str | None]:
+def _why(choice: AnswerChoice, calls: Sequence[CollectedCall]) -> tuple[str | None, str | None]:
     """Stop reason and stop sequence. As in vLLM, complete calls go before a stop string."""
     if choice.finish is Finish.LENGTH:
         return "max_tokens", None
@@ -176,12 +184,12 @@ def _why(choice: Choice, calls: Sequence[Call]) -> tuple[str | None, str | None]
     return "tool_use" if calls else "end_turn", None
 
 
-def _input(ask: Ask, cached: int) -> dict[str, int]:
+def _input(ask: ParsedRequest, cached: int) -> dict[str, int]:
     """What was cached is not among the input tokens, as Anthropic counts."""
     read = sum(len(prompt) for prompt in ask.prompts)
     return {"input_tokens": read - cached, "cache_read_input_tokens": cached}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: AnswerUsage) -> dict[str, Any]:
     cached = sum(usage.cached.values())
     return {"output_tokens": usage.completion_tokens, **_input(usage.ask, cached)}

@@ -4,16 +4,16 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from pdgate.engine.api.answer import Choice, Shape
-from pdgate.engine.api.ask import Ask
-from pdgate.engine.api.service import Service
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.answer import AnswerChoice, AnswerShape
+from pdgate.engine.api.ask import ParsedRequest
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.api.usage import AnswerUsage
 from pdgate.protocols import sse
 from pdgate.protocols.errors import GatewayError
 
 
-class OpenAIShape(Shape):
-    def __init__(self, service: Service, ask: Ask, wire_id: str) -> None:
+class OpenAIShape(AnswerShape):
+    def __init__(self, service: EngineService, ask: ParsedRequest, wire_id: str) -> None:
         super().__init__(service, ask, wire_id)
         self._begun: set[int] = set()
         self._connector = service.core.connector
@@ -24,7 +24,7 @@ class OpenAIShape(Shape):
         """Chunks that come before all others."""
 
     @abstractmethod
-    def chunks(self, choice: Choice, first: bool) -> list[dict[str, Any]]:
+    def chunks(self, choice: AnswerChoice, first: bool) -> list[dict[str, Any]]:
         """A piece of a choice; `first` of this choice."""
 
     @abstractmethod
@@ -32,20 +32,20 @@ class OpenAIShape(Shape):
         """A chunk without choices, to carry the usage."""
 
     @abstractmethod
-    def collected(self, choices: Sequence[Choice]) -> dict[str, Any]:
+    def collected(self, choices: Sequence[AnswerChoice]) -> dict[str, Any]:
         """The whole answer without the usage."""
 
     def opening(self) -> list[bytes]:
         return [sse.event(chunk | self._no_usage) for chunk in self.first_chunks()]
 
-    def piece(self, choice: Choice) -> list[bytes]:
+    def piece(self, choice: AnswerChoice) -> list[bytes]:
         if choice.without_chunk and choice.index not in self._begun:
             return []
         chunks = self.chunks(choice, choice.index not in self._begun)
         self._begun.add(choice.index)
         return [sse.event(chunk | self._no_usage) for chunk in chunks]
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: AnswerUsage) -> list[bytes]:
         if not self.ask.include_usage:
             return [sse.DONE]
         return [sse.event(self.last() | {"usage": usage.as_openai()}), sse.DONE]
@@ -53,7 +53,7 @@ class OpenAIShape(Shape):
     def broken(self, error: GatewayError) -> list[bytes]:
         return [sse.event(error.as_openai()), sse.DONE]
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[AnswerChoice], usage: AnswerUsage) -> dict[str, Any]:
         answer = self.collected(choices) | {"usage": usage.as_openai()}
         params = choices[0].kv_transfer_params
         if self._connector is None:

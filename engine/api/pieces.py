@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pdgate.engine.api.tools import Calls
+from pdgate.engine.api.tools import ToolCalls
 
 # As tools.py has it written.
 _HEAD: Final = re.compile(r'[\[,]\{"name":("(?:[^"\\]|\\.)*"),"parameters":')
@@ -44,7 +44,7 @@ Piece: TypeAlias = Text | CallBegins | Arguments
 
 
 @dataclass(slots=True)
-class Call:
+class CollectedCall:
     """One call, collected.
 
     Attributes:
@@ -64,37 +64,37 @@ class Call:
         return True
 
 
-class Reader(ABC):
+class PieceReader(ABC):
     @abstractmethod
     def feed(self, text: str) -> list[Piece]: ...
 
 
-def reader(calls: Calls | None) -> Reader:
+def reader(calls: ToolCalls | None) -> PieceReader:
     if calls is None:
         return _Texts()
     return _OneCall(calls.named) if calls.named is not None else _ManyCalls()
 
 
-def collected(pieces: list[Piece]) -> tuple[str, list[Call]]:
+def collected(pieces: list[Piece]) -> tuple[str, list[CollectedCall]]:
     """The text, and the calls."""
-    text, calls = "", list[Call]()
+    text, calls = "", list[CollectedCall]()
     for piece in pieces:
         match piece:
             case Text(more):
                 text += more
             case CallBegins(_, id, name):
-                calls.append(Call(id, name))
+                calls.append(CollectedCall(id, name))
             case Arguments(index, more):
                 calls[index].arguments += more
     return text, calls
 
 
-class _Texts(Reader):
+class _Texts(PieceReader):
     def feed(self, text: str) -> list[Piece]:
         return [Text(text)] if text else []
 
 
-class _OneCall(Reader):
+class _OneCall(PieceReader):
     def __init__(self, name: str) -> None:
         self._name: str | None = name
 
@@ -108,7 +108,7 @@ class _OneCall(Reader):
         return [*pieces, Arguments(0, text)]
 
 
-class _ManyCalls(Reader):
+class _ManyCalls(PieceReader):
     def __init__(self) -> None:
         self._held = ""
         self._index = -1

@@ -18,15 +18,15 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pdgate.engine.api import chat
-from pdgate.engine.api.answer import Choice, Shape
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.answer import AnswerChoice, AnswerShape
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.api.fields import Body
 from pdgate.engine.api.named_events import event
 from pdgate.engine.api.output_items import Items
 from pdgate.engine.api.pieces import reader
 from pdgate.engine.api.responses_input import as_chat
-from pdgate.engine.api.service import Service, new_id
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.service import EngineService, new_id
+from pdgate.engine.api.usage import AnswerUsage
 from pdgate.engine.request import Finish
 from pdgate.protocols.errors import BadRequest, GatewayError
 
@@ -53,7 +53,7 @@ STATUS: Final = {
 }
 
 
-def read(service: Service, body: Body) -> Ask:
+def read(service: EngineService, body: Body) -> ParsedRequest:
     """Raises BadRequest, UnknownModel."""
     ask = chat.read(service, as_chat(body))
     if ask.choices != 1:
@@ -61,13 +61,15 @@ def read(service: Service, body: Body) -> Ask:
     return ask
 
 
-class ResponsesShape(Shape):
+class ResponsesShape(AnswerShape):
     """
     Args:
         body: As the client sent it.
     """
 
-    def __init__(self, service: Service, ask: Ask, wire_id: str, body: Body) -> None:
+    def __init__(
+        self, service: EngineService, ask: ParsedRequest, wire_id: str, body: Body
+    ) -> None:
         super().__init__(service, ask, wire_id)
         self._body = body
         # As in vLLM, X-Request-Id is not the id of a response.
@@ -76,7 +78,7 @@ class ResponsesShape(Shape):
         self._reader = reader(ask.calls)
         self._items = Items()
         self._count = 0
-        self._end = Choice(0)
+        self._end = AnswerChoice(0)
 
     def opening(self) -> list[bytes]:
         said = self._response("in_progress", [], None)
@@ -84,11 +86,11 @@ class ResponsesShape(Shape):
             {"type": f"response.{what}", "response": said} for what in ("created", "in_progress")
         )
 
-    def piece(self, choice: Choice) -> list[bytes]:
+    def piece(self, choice: AnswerChoice) -> list[bytes]:
         self._end = choice
         return self._numbered(self._items.add(self._reader.feed(choice.text)))
 
-    def closing(self, usage: Usage) -> list[bytes]:
+    def closing(self, usage: AnswerUsage) -> list[bytes]:
         events = self._items.close()
         events.append({"type": "response.completed", "response": self._ended(self._end, usage)})
         return self._numbered(events)
@@ -98,7 +100,7 @@ class ResponsesShape(Shape):
         said = error.as_openai()["error"]
         return self._numbered([{**said, "type": "error", "error": said}])
 
-    def whole(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def whole(self, choices: Sequence[AnswerChoice], usage: AnswerUsage) -> dict[str, Any]:
         self._items.add(self._reader.feed(choices[0].text))
         self._items.close()
         return self._ended(choices[0], usage)
@@ -110,7 +112,7 @@ class ResponsesShape(Shape):
             self._count += 1
         return written
 
-    def _ended(self, choice: Choice, usage: Usage) -> dict[str, Any]:
+    def _ended(self, choice: AnswerChoice, usage: AnswerUsage) -> dict[str, Any]:
         said = self._response(STATUS[choice.finish], self._items.done, _usage(usage))
         return said | {"kv_transfer_params": choice.kv_transfer_params}
 
@@ -144,7 +146,7 @@ class ResponsesShape(Shape):
         }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: AnswerUsage) -> dict[str, Any]:
     counted = usage.as_openai()
     cached = counted["prompt_tokens_details"]["cached_tokens"]
     return {

@@ -14,14 +14,14 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pdgate.engine.roles import CHANGES, Roles
+from pdgate.engine.roles import CHANGES, EngineRoles
 from pdgate.protocols.errors import BadRequest, Unauthorized
 from pdgate.protocols.instance import Role
 
 PATH = "/admin/role"
 
 
-def routes(roles: Roles, token: str) -> APIRouter:
+def routes(roles: EngineRoles, token: str) -> APIRouter:
     """`token` is not empty."""
     expected = f"Bearer {token}".encode()
 

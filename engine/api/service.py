@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.constrained.grammar import Grammars
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
@@ -34,7 +34,7 @@ class ClientGone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class EngineService:
     """
     Attributes:
         names: What clients may call the model; answers say the first.
@@ -68,7 +68,7 @@ class Service:
         room = max(1, self.model.positions - prompt_tokens)
         return min(room, self.default_max_tokens or room)
 
-    def submit(self, ask: Ask, wire_id: str) -> Mailbox:
+    def submit(self, ask: ParsedRequest, wire_id: str) -> Mailbox:
         """Starts every choice of every prompt. Raises EngineDead."""
         if not self.core.alive:
             raise EngineDead("the engine is not running")
@@ -82,7 +82,7 @@ class Service:
         )
 
 
-def _request(ask: Ask, wire_id: str, index: int, choice: int) -> Request:
+def _request(ask: ParsedRequest, wire_id: str, index: int, choice: int) -> Request:
     """Ids are unique although clients may send the same X-Request-Id twice."""
     sampling = ask.sampling
     if sampling.seed is not None:

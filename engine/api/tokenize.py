@@ -14,11 +14,11 @@ from starlette.responses import JSONResponse, Response
 
 from pdgate.engine.api import chat, completions, fields
 from pdgate.engine.api.fields import Body
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
 from pdgate.protocols.errors import BadRequest
 
 
-def routes(service: Service) -> APIRouter:
+def routes(service: EngineService) -> APIRouter:
     router = APIRouter()
 
     @router.post("/tokenize")
@@ -51,7 +51,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _tokens(service: Service, body: Body) -> Sequence[int]:
+def _tokens(service: EngineService, body: Body) -> Sequence[int]:
     """Raises BadRequest."""
     encode = service.model.tokenizer.encode
     if "messages" in body:

@@ -37,7 +37,7 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ToolCalls:
     """Calls that an answer consists of.
 
     Attributes:
@@ -63,7 +63,7 @@ class Calls:
         return schema.array_of(Either(tuple(one)), 1, self.most)
 
 
-def forced(body: Body) -> Calls | None:
+def forced(body: Body) -> ToolCalls | None:
     """The calls that a chat asks for; None if it leaves that to the model. Raises BadRequest."""
     choice = body.get("tool_choice")
     if choice in (None, "none", "auto"):
@@ -73,7 +73,7 @@ def forced(body: Body) -> Calls | None:
         raise BadRequest("tool_choice asks for a call, and there are no tools", param="tools")
     if choice == "required":
         many = body.get("parallel_tool_calls") is not False
-        return Calls(None, tools, MOST_CALLS if many else 1)
+        return ToolCalls(None, tools, MOST_CALLS if many else 1)
     name = _name(choice)
     named = tuple(tool for tool in tools if tool.name == name)
     if not named:
@@ -82,7 +82,7 @@ def forced(body: Body) -> Calls | None:
             '{"type": "function", "function": {"name": ...}}',
             param="tool_choice",
         )
-    return Calls(named[0].name, named[:1])
+    return ToolCalls(named[0].name, named[:1])
 
 
 def _name(choice: Any) -> Any:

@@ -3,18 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from pdgate.engine.api.ask import Ask
+from pdgate.engine.api.ask import ParsedRequest
 from pdgate.engine.request import Output
 
 
 @dataclass(slots=True)
-class Usage:
+class AnswerUsage:
     """
     Attributes:
         cached: Prompt index -> prompt tokens that were not computed for it.
     """
 
-    ask: Ask
+    ask: ParsedRequest
     completion_tokens: int = 0
     cached: dict[int, int] = field(default_factory=dict)
 

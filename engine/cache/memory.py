@@ -5,12 +5,65 @@ peer writes by offset is what the model reads by index.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdgate.engine.layout import Layout
+from pdgate.engine.model import layers
 from pdgate.engine.model.weights import Floats
+
+Slots = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Block of each token, and its place in there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRun:
+    """Tokens [start, start + count) of a sequence whose context lies in these blocks."""
+
+    start: int
+    count: int
+    block_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """How a kind of attention mixes what is cached.
+
+    Attributes:
+        scale: Of scores; None for that of the queries' size.
+        value_dim: How many numbers of the last plane's rows are values.
+    """
+
+    scale: float | None
+    value_dim: int
+
+
+class PagedKv(Protocol):
+    """Pages of all layers, wherever they lie, as a model uses them."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def write(self, layer: int, slots: Slots, planes: Sequence[Floats]) -> None:
+        """Put the rows of some tokens in their places; each plane is [t, kv_heads, head_dim]."""
+
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
+        """Mix values for the queries of all runs, [t, heads, d], to [t, heads * value_dim]."""
+        ...
+
+
+def slots(layout: Layout, runs: Sequence[TokenRun]) -> Slots:
+    """Return where the tokens of all runs lie."""
+    size = layout.block_tokens
+    blocks, places = [], []
+    for run in runs:
+        positions = np.arange(run.start, run.start + run.count)
+        blocks.append(np.asarray(run.block_ids, np.intp)[positions // size])
+        places.append(positions % size)
+    return np.concatenate(blocks), np.concatenate(places)
 
 
 class KvMemory:
@@ -33,23 +86,16 @@ class KvMemory:
         )
         count = layout.total_bytes // layout.item_bytes
         self.layout = layout
+        self.shards = shards
         self._shards = [
             np.frombuffer(shard, np.float32, count=count).reshape(shape) for shard in shards
         ]
         self._heads = [layout.shard_heads(shard) for shard in range(layout.tp)]
 
-    def slots(
-        self, block_ids: Sequence[int], start: int, count: int
-    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Block and place within it of the tokens [start, start + count)."""
-        positions = np.arange(start, start + count)
-        blocks = np.asarray(block_ids, np.intp)[positions // self.layout.block_tokens]
-        return blocks, positions % self.layout.block_tokens
-
     def write(
         self,
         layer: int,
-        slots: tuple[NDArray[np.intp], NDArray[np.intp]],
+        slots: Slots,
         planes: Sequence[Floats],
     ) -> None:
         """Into every shard its heads; each plane is [t, kv_heads, head_dim]."""
@@ -69,3 +115,23 @@ class KvMemory:
             layout.planes, layout.shard_kv_heads, -1, layout.head_dim
         )
         return by_head[:, :, :tokens]
+
+    def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
+        """Each shard's queries see that shard's keys only.
+
+        So an answer is right only if every shard's pages are, copies of a head included.
+        """
+        parts = []
+        row = 0
+        for run in runs:
+            parts.append(self._over_shards(layer, queries[row : row + run.count], run, mix))
+            row += run.count
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _over_shards(self, layer: int, queries: Floats, run: TokenRun, mix: Mix) -> Floats:
+        mixed = []
+        for shard, asked in enumerate(np.split(queries, self.layout.tp, axis=1)):
+            planes = self.read(shard, layer, run.block_ids, run.start + run.count)
+            values = planes[-1][..., : mix.value_dim]
+            mixed.append(layers.attention(asked, planes[0], values, run.start, mix.scale))
+        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed, axis=1)

@@ -77,7 +77,7 @@ class Unsupported(ValueError):
 def expression(schema: Any) -> Expression:
     """Raises Unsupported, automaton.TooBig."""
     try:
-        return _Reader(schema).read(schema, "the schema")
+        return _SchemaReader(schema).read(schema, "the schema")
     except RecursionError:
         raise Unsupported("the schema is nested too deeply") from None
 
@@ -102,7 +102,7 @@ def array_of(item: Expression, least: int, most: int) -> Expression:
     return _listed(b"[", item, least, most, b"]")
 
 
-class _Reader:
+class _SchemaReader:
     """
     Args:
         root: What `$ref` refers to.

@@ -18,14 +18,14 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
-from pdgate.engine.prefill_worker.wire import Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import BadLine, Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.runtime import fleet
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Meeting:
+class DecodeMeeting:
     """What decode has said of a request, and where prefill is, once it has called.
 
     Attributes:
@@ -59,20 +59,25 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected(Source):
-    """Pages of which prefill will say where they are."""
+    """Pages of which prefill will say where they are.
+
+    Attributes:
+        meeting: Once the load is started; before that a source goes from process to process.
+    """
 
     metaserver: str
-    meeting: Meeting
+    meeting: DecodeMeeting | None = None
 
 
-class AscendLayerwise(TwoSided):
+class AscendLayerwiseHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     pushes: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         settings = self.settings
         self._lock = threading.Lock()
-        self._meetings: dict[str, Meeting] = {}
+        self._meetings: dict[str, DecodeMeeting] = {}
         try:
             sock = fleet.listening("the side channel", settings.kv_host, 0, settings.identity)
         except BaseException:
@@ -89,24 +94,25 @@ class AscendLayerwise(TwoSided):
             at = read.host(params, "remote_host"), read.port(params, "remote_port")
             key = read.text(params, "request_id")
             keep = self.keep_for(arrival.id, key)
-            self._callers.submit(self._call, arrival.id, key, at)
+            if self.settings.speaks_for_all:
+                self._callers.submit(self._call, arrival.id, key, at)
             return keep
         if not read.flag(params, "do_remote_prefill"):
             return None
         chat = "messages" in arrival.body
         key = f"chatcmpl-{wire_id(arrival)}" if chat else f"cmpl-{wire_id(arrival)}-{arrival.index}"
         lease = self.settings.lease_seconds
-        url, meeting = _url(read.text(params, "metaserver")), Meeting(arrival.id)
-        source = Expected("", 0, key, lease, push=True, metaserver=url, meeting=meeting)
+        url = _url(read.text(params, "metaserver"))
+        source = Expected("", 0, key, lease, push=True, metaserver=url)
         return self.load_from(source, len(arrival.prompt) - 1)
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        source: Expected = load.ticket
-        source.meeting.blocks, source.meeting.cached = pages.block_ids, skip_tokens
+        meeting = DecodeMeeting(request_id, blocks=pages.block_ids, cached=skip_tokens)
+        source: Expected = replace(load.ticket, meeting=meeting)
         if skip_tokens < load.tokens:
             with self._lock:
-                self._meetings[source.key] = source.meeting
-        super().start(request_id, load, pages, skip_tokens)
+                self._meetings[source.key] = meeting
+        super().start(request_id, replace(load, ticket=source), pages, skip_tokens)
 
     def _say_goodbye(self, source: Source) -> None:
         """No prefill was asked yet."""
@@ -121,10 +127,12 @@ class AscendLayerwise(TwoSided):
     def locate(self, source: Source, until: float) -> tuple[str, int]:
         assert isinstance(source, Expected)
         meeting = source.meeting
+        assert meeting is not None, "a load that was started"
         try:
-            if not meeting.posted and not meeting.over.is_set():
+            first = self.settings.speaks_for_all
+            if first and not meeting.posted and not meeting.over.is_set():
                 meeting.posted = True
-                self._post(source, until)
+                self._post(source, meeting, until)
             meeting.over.wait(max(0.0, until - time.monotonic()))
         finally:
             # Whatever comes now comes too late, and who asks again is answered at once.
@@ -135,7 +143,7 @@ class AscendLayerwise(TwoSided):
             raise HandOverError(Why.UNKNOWN, "prefill has not called in time")
         return meeting.at
 
-    def _post(self, source: Expected, until: float) -> None:
+    def _post(self, source: Expected, meeting: DecodeMeeting, until: float) -> None:
         """Raises HandOverError."""
         host, _ = self.service_address
         said = {
@@ -143,7 +151,7 @@ class AscendLayerwise(TwoSided):
             "request_id": source.key,
             "do_remote_prefill": False,
             "do_remote_decode": True,
-            "remote_block_ids": [list(source.meeting.blocks)],
+            "remote_block_ids": [list(meeting.blocks)],
             "remote_block_size": [self._layout.block_tokens],
             "remote_engine_id": self.engine_id,
             "remote_host": host,
@@ -151,7 +159,7 @@ class AscendLayerwise(TwoSided):
             "remote_tp_size": self._layout.tp,
             "remote_pcp_size": 1,
             "remote_dcp_size": 1,
-            "remote_cached_tokens": source.meeting.cached,
+            "remote_cached_tokens": meeting.cached,
         }
         error: Exception | None = None
         for _ in range(POST_TRIES):
@@ -179,8 +187,19 @@ class AscendLayerwise(TwoSided):
             taken = meeting is not None and meeting.at is None and not meeting.over.is_set()
             if meeting is not None and taken:
                 meeting.at = claim.host, claim.port
-        lines.say(Answer(Word.YOURS if taken else Word.GONE))
+        lines.say(WorkerAnswer(ClaimWord.YOURS if taken else ClaimWord.GONE))
         if meeting is not None and taken:
+            self.settings.tell_ranks((claim.id, (claim.host, claim.port)))
+            meeting.over.set()
+
+    def told(self, word: tuple[str, tuple[str, int]]) -> None:
+        """Hear from the first rank where prefill is, which calls there alone."""
+        key, at = word
+        with self._lock:
+            meeting = self._meetings.get(key)
+            if meeting is not None:
+                meeting.at = at
+        if meeting is not None:
             meeting.over.set()
 
     def _call(self, request_id: str, key: str, at: tuple[str, int]) -> None:
@@ -191,7 +210,7 @@ class AscendLayerwise(TwoSided):
                 channel.sock.settimeout(SPEAK_SECONDS)
                 lines = Lines(channel)
                 lines.say(Claim(key, 1, host, port))
-                if lines.hear(Answer).said is Word.YOURS:
+                if lines.hear(WorkerAnswer).said is ClaimWord.YOURS:
                     return
             log.info("decode does not wait for %s", key)
         except (OSError, BadLine) as error:

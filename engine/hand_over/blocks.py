@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pdgate.engine.layout import Layout
 
 
-class Blocks:
+class NamedBlocks:
     def __init__(self, layout: Layout, model: str, shards: Sequence[memoryview]) -> None:
         self.layout = layout
         self._shards = shards
@@ -20,7 +20,7 @@ class Blocks:
     def names(self, prompt: Sequence[int], salt: object) -> list[str]:
         """Of the full blocks of a prompt; `salt` is what a client sent as cache_salt."""
         size = self.layout.block_tokens
-        salted = salt.encode(errors="replace") if isinstance(salt, str) else b""
+        salted = salt.encode(errors="surrogatepass") if isinstance(salt, str) else b""
         hashed = hashlib.sha256(self._begin + salted + b"\0")
         names = []
         for end in range(size, len(prompt) + 1, size):

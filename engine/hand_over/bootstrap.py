@@ -22,7 +22,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -32,9 +32,9 @@ from pdgate.engine.hand_over import bootstrap_proof
 from pdgate.engine.hand_over.workers import (
     MAX_ID,
     MAX_RANK,
+    BootstrapWorker,
+    BootstrapWorkers,
     Contradiction,
-    Worker,
-    Workers,
 )
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.runtime import fleet
@@ -58,7 +58,7 @@ class _Refusal(Exception):
         self.body = json.dumps({"detail": why or status.phrase}).encode()
 
 
-class Bootstrap:
+class BootstrapServer:
     """The server, on threads of its own."""
 
     def __init__(
@@ -74,12 +74,18 @@ class Bootstrap:
         self._identity = identity
         self._keyring = identity.keyring
         self._strangers = Strangers()
-        self._workers = Workers()
+        self._workers = BootstrapWorkers()
         address = _tcp(*worker)
-        self._workers.register(Worker(engine_id, 0, 0, 0, address))
+        self._workers.register(BootstrapWorker(engine_id, 0, 0, 0, address))
         sock = fleet.listening("the bootstrap server", host, port, identity)
         self.port: int = sock.getsockname()[1]
         self._listener = Listener("pdgate-bootstrap", sock, self._serve)
+
+    def register_ranks(self, engine_id: str, tp: int, workers: Sequence[tuple[str, int]]) -> None:
+        """Those of our own engine, of which the first one is known already. Raises Contradiction."""
+        for number, at in enumerate(workers):
+            stage, rank = divmod(number, tp)
+            self._workers.register(BootstrapWorker(engine_id, 0, rank, stage, _tcp(*at)))
 
     def close(self) -> None:
         self._listener.close()
@@ -121,7 +127,7 @@ class Bootstrap:
 
     def _register(self, body: bytes) -> bytes:
         try:
-            worker = msgspec.json.decode(body, type=Worker)
+            worker = msgspec.json.decode(body, type=BootstrapWorker)
             named = _checked(worker)
             if self._identity.is_open and not fleet.loopback(named):
                 raise _Refusal(
@@ -130,12 +136,12 @@ class Bootstrap:
             self._workers.register(worker)
         except Contradiction as error:
             raise _Refusal(HTTPStatus.BAD_REQUEST, str(error)) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
         return b'{"status": "ok"}'
 
 
-def _checked(worker: Worker) -> str:
+def _checked(worker: BootstrapWorker) -> str:
     """The host that a registration names. Raises _Refusal."""
     try:
         parts = urlsplit(worker.addr)
@@ -224,7 +230,7 @@ def query(
 
 
 def _get(host: str, port: int, seconds: float, keyring: Keyring) -> bytes:
-    asked = bootstrap_proof.Asked(keyring)
+    asked = bootstrap_proof.BootstrapQuestion(keyring)
     connection = http.client.HTTPConnection(bracketed(host), port, timeout=seconds)
     try:
         connection.request("GET", "/query", headers={bootstrap_proof.FIELD: asked.said})

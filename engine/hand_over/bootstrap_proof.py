@@ -16,7 +16,7 @@ GOOD_SECONDS: Final = 60.0
 NONCE_BYTES: Final = 16
 
 
-class Asked:
+class BootstrapQuestion:
     """A question.
 
     Attributes:

@@ -7,7 +7,14 @@ is said, and proven, in its handshake.
 import logging
 
 from pdgate.engine.hand_over.tickets import Tickets
-from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import (
+    PURPOSE,
+    BadLine,
+    Claim,
+    ClaimWord,
+    Lines,
+    WorkerAnswer,
+)
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import Channel, Door, Serve
@@ -50,12 +57,12 @@ class ClaimDesk:
             log.warning("a peer on the port for claims spoke something else: %s", error)
             return
         found = self._tickets.claim(claim)
-        if isinstance(found, Word):
-            lines.say(Answer(found))
+        if isinstance(found, ClaimWord):
+            lines.say(WorkerAnswer(found))
             return
-        lines.say(Answer(Word.YOURS))
+        lines.say(WorkerAnswer(ClaimWord.YOURS))
         # If the worker is gone, this ends here and nothing else does: whether it lives does not
         # matter for what its engine was asked to do.
         while not found.ended.wait(ALIVE_SECONDS):
-            lines.say(Answer(Word.YOURS))
-        lines.say(Answer(found.word))
+            lines.say(WorkerAnswer(ClaimWord.YOURS))
+        lines.say(WorkerAnswer(found.word))

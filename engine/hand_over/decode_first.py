@@ -37,16 +37,16 @@ from typing import Any, ClassVar
 from pdgate.cluster.queue import settings as queue_settings
 from pdgate.cluster.queue.contract import Buried, Item, QueueError, QueueFull
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.cluster.queue.watch import Watch, gauges
+from pdgate.cluster.queue.watch import QueueWatch, gauges
 from pdgate.engine.connector import Arrival, Compute, Core, Load, Pages, Plan
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.claim_desk import ClaimDesk
-from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.kvt import KvtHandOver
 from pdgate.engine.hand_over.lending import Lending
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.tickets import SecondTries, Ticket, Tickets, Turn
+from pdgate.engine.hand_over.tickets import SecondTries, Ticket, Tickets, TicketTurn
 from pdgate.engine.prefill_worker.wire import Claim
-from pdgate.engine.prefill_worker.worker import Serving, Worker
+from pdgate.engine.prefill_worker.worker import PrefillWorker, Serving
 from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger import core as messenger
@@ -65,7 +65,7 @@ MIN_SECONDS = 0.001
 log = logging.getLogger(__name__)
 
 
-class Prompt(tuple[int, ...]):
+class QueuedPrompt(tuple[int, ...]):
     """Of a request that is to go to the queue."""
 
 
@@ -77,10 +77,10 @@ class Borrowed(Source):
 class Queued(Source):
     """A source whose address is known when a worker has claimed it."""
 
-    turn: Turn
+    turn: TicketTurn
 
 
-class DecodeFirst(Kvt):
+class DecodeFirstHandOver(KvtHandOver):
     """What prefill does is vllm-kvt's; which engine is asked to do it comes from the queue."""
 
     load_failure: ClassVar = "error"
@@ -91,10 +91,7 @@ class DecodeFirst(Kvt):
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
-        try:
-            chosen = queue_settings.read(settings.queue)
-        except ValueError as error:
-            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
+        chosen = queue_settings.read(settings.queue)
         self._queue = open_queue(chosen, settings.model)
         self._tickets = Tickets()
         super().__init__(core=core, settings=settings, **parts)
@@ -110,18 +107,25 @@ class DecodeFirst(Kvt):
         except OSError:
             super().close()
             raise
-        self._watch = Watch(self._queue)
+        self._watch = QueueWatch(self._queue)
         # A worker that works shows itself four times in `redeliver_seconds`.
         self._unattended_seconds = max(UNATTENDED_SECONDS, chosen.redeliver_seconds)
-        self._worker: Worker | None = None
+        self._worker: PrefillWorker | None = None
         self._takes = prefills
-        if prefills and self.has_worker:
+        if prefills and self.has_worker and settings.speaks_for_all:
             serving = Serving(uuid.uuid4().hex, *self.service_address, chosen.hold_seconds)
-            self._worker = Worker(self._queue, serving, settings.identity, self._takes_now)
+            self._worker = PrefillWorker(self._queue, serving, settings.identity, self._takes_now)
             self._worker.start()
         if not prefills:
             self.kv_address = (settings.advertised_host, self._desk.port)
         self._lending = Lending(self._offers, self.engine_id, self.kv_address)
+
+    @classmethod
+    def check(cls, settings: ConnectorSettings) -> None:
+        try:
+            queue_settings.read(settings.queue)
+        except ValueError as error:
+            raise ValueError(f"decode-first needs a prefill queue (--queue): {error}") from None
 
     def role_is(self, role: Role) -> None:
         self._takes = role.serves(Role.PREFILL)
@@ -129,7 +133,7 @@ class DecodeFirst(Kvt):
     def _takes_now(self) -> bool:
         return self._takes
 
-    def hearer(self, core: Core) -> messenger.Core:
+    def hearer(self, core: Core) -> messenger.MessengerCore:
         return SecondTries(core, self._ended, self._tickets.cancel)
 
     def service_port(self) -> int:
@@ -137,7 +141,7 @@ class DecodeFirst(Kvt):
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
 
     def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
-        if lent is None or not self.lends:
+        if lent is None or not self.lends or self.settings.ranks:
             return None
         if not 0 < lent.tokens < tokens:
             raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
@@ -161,9 +165,12 @@ class DecodeFirst(Kvt):
             return None
         if self._rather_here(arrival):
             return Compute()
-        return Load(tokens, Prompt(arrival.prompt))
+        return Load(tokens, QueuedPrompt(arrival.prompt))
 
     def _rather_here(self, arrival: Arrival) -> bool:
+        if not self.settings.speaks_for_all:
+            # What the first rank plans is done.
+            return False
         most, longest = self.settings.max_local_prefill, self.settings.max_prefill_queue
         if most is not None and len(arrival.prompt) - arrival.cached_tokens() <= most:
             return True
@@ -174,10 +181,10 @@ class DecodeFirst(Kvt):
         return depth is None or max(depth.waiting, self._tickets.unclaimed) >= longest
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        if skip_tokens >= load.tokens and isinstance(load.ticket, Prompt | Borrowed):
+        if skip_tokens >= load.tokens and isinstance(load.ticket, QueuedPrompt | Borrowed):
             self.core.loaded(request_id)
             return
-        if not isinstance(load.ticket, Prompt):
+        if not isinstance(load.ticket, QueuedPrompt):
             super().start(request_id, load, pages, skip_tokens)
             return
         lease = self.settings.lease_seconds
@@ -206,8 +213,19 @@ class DecodeFirst(Kvt):
     def locate(self, source: Source, until: float) -> tuple[str, int]:
         if not isinstance(source, Queued):
             return super().locate(source, until)
-        claim = source.turn.claim or self._stand_in_line(source.turn)
-        return claim.host, claim.port
+        turn = source.turn
+        if self.settings.speaks_for_all:
+            claim = turn.claim or self._stand_in_line(turn)
+            self.settings.tell_ranks((turn.ticket.request_id, turn.number, claim))
+            return claim.host, claim.port
+        while (told := self._tickets.wait(turn, max(0.0, until - time.monotonic()))) is None:
+            if time.monotonic() >= until:
+                raise HandOverError(Why.TOO_LATE, "no prefill worker came for it")
+        return told.host, told.port
+
+    def told(self, word: tuple[str, int, Claim]) -> None:
+        """Hear from the first rank, which stands in line for all, which worker serves."""
+        self._tickets.told(*word)
 
     def gauges(self) -> Mapping[str, tuple[str, float]]:
         return gauges(self._watch.depth, self._watch.away_seconds)
@@ -227,7 +245,7 @@ class DecodeFirst(Kvt):
         self._watch.close()
         self._queue.close()
 
-    def _load_in(self, turn: Turn) -> None:
+    def _load_in(self, turn: TicketTurn) -> None:
         """Raises RuntimeError if there is no room for a thread; then nothing was started."""
         ticket = turn.ticket
         source = Queued(
@@ -246,14 +264,14 @@ class DecodeFirst(Kvt):
             self._lending.call_in(turn.key)
             raise
 
-    def _lend(self, turn: Turn) -> Lent | None:
+    def _lend(self, turn: TicketTurn) -> Lent | None:
         target = turn.ticket.target
-        if not (target.skip and self.lends):
+        if not (target.skip and self.lends) or self.settings.ranks:
             return None
         blocks = target.block_ids[: target.skip]
         return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
 
-    def _stand_in_line(self, turn: Turn) -> Claim:
+    def _stand_in_line(self, turn: TicketTurn) -> Claim:
         """Puts the item on the queue until a worker takes it. Raises HandOverError."""
         ticket, away = turn.ticket, ""
         # First of all: it may not be wanted by now.
@@ -290,17 +308,18 @@ class DecodeFirst(Kvt):
         if ticket is None:
             return False
         self._lending.call_in(ticket.turn.key)
-        if error is not None and time.monotonic() < ticket.until:
+        # With several ranks another turn would be for all, some of which may have their share: the request fails.
+        if error is not None and time.monotonic() < ticket.until and not self.settings.ranks:
             turn = self._tickets.again(ticket, error)
             if turn is not None and self._put_back(turn):
                 return True
         served = ticket.turn.claim is not None
         self._tickets.close(ticket)
-        if not served:
+        if not served and self.settings.speaks_for_all:
             self._tell(self._queue.done, ticket.item)
         return False
 
-    def _put_back(self, turn: Turn) -> bool:
+    def _put_back(self, turn: TicketTurn) -> bool:
         ticket = turn.ticket
         log.info("%s goes back to the prefill queue: %s", ticket.item.id, ticket.why)
         self._tell(self._queue.free, ticket.item)

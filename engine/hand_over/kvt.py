@@ -30,7 +30,8 @@ from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.source import Source
 
 
-class Kvt(TwoSided):
+class KvtHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     load_failure: ClassVar = "abort"
     pushes: ClassVar = True
     meet_seconds: ClassVar = 2.0

@@ -18,14 +18,14 @@ import zmq
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.hand_over.pushed_blocks import PushedBlocks, push
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
 from pdgate.protocols.dialects.lmcache import SPEC
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 PROXY: Final = ("127.0.0.1", 7500)
 LINGER_MS: Final = 500
@@ -33,7 +33,7 @@ LINGER_MS: Final = 500
 log = logging.getLogger(__name__)
 
 
-class LMCache(Connector):
+class LMCacheHandOver(Connector):
     def __init__(
         self,
         *,
@@ -44,11 +44,11 @@ class LMCache(Connector):
         settings: ConnectorSettings,
     ) -> None:
         """Listens for peers from now on. Raises OSError, ValueError."""
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self._core = core
         self._layout = layout
         self._settings = settings
-        self._blocks = Blocks(layout, settings.model, [region.memory for region in regions])
+        self._blocks = NamedBlocks(layout, settings.model, [region.memory for region in regions])
         self._pushed = PushedBlocks(
             settings.kv_host, settings.kv_port, settings.identity, layout.block_bytes, self.counters
         )

@@ -16,15 +16,16 @@ Source: as protocols/dialects/mooncake.py.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
-from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.transfer.messenger.source import Source
+from pdgate.transfer.messenger.workers import MessengerWorker
 
 _ASKED_BY_A = "remote_engine_id"
 
@@ -55,16 +56,25 @@ class Once:
                 self._used.popitem(last=False)
 
 
-class Mooncake(TwoSided):
-    """`kv_address` is the bootstrap server's; the KV side has a port of its own."""
+class MooncakeHandOver(TwoSided):
+    """`kv_address` is the bootstrap server's, which the first rank has; the KV side has a port of its own."""
 
+    takes_ranks: ClassVar = True
     pushes: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
+        self._transfers = Once()
+        # Requests of generation a: their answer carries params.
+        self._answered: set[str] = set()
+        self._bootstrap: BootstrapServer | None = None
+        if self.settings.speaks_for_all:
+            self._serve_bootstrap()
+
+    def _serve_bootstrap(self) -> None:
         settings = self.settings
         try:
-            self._bootstrap = Bootstrap(
+            self._bootstrap = BootstrapServer(
                 settings.kv_host,
                 settings.kv_port,
                 self.engine_id,
@@ -75,9 +85,12 @@ class Mooncake(TwoSided):
             super().close()
             raise
         self.kv_address = (settings.advertised_host, self._bootstrap.port)
-        self._transfers = Once()
-        # Requests of generation a: their answer carries params.
-        self._answered: set[str] = set()
+
+    def introduce(self, workers: Sequence[MessengerWorker]) -> None:
+        super().introduce(workers)
+        if self._bootstrap is not None:
+            at = [(one.host, one.port) for one in workers]
+            self._bootstrap.register_ranks(self.engine_id, self._layout.tp, at)
 
     def service_port(self) -> int:
         return 0
@@ -143,7 +156,8 @@ class Mooncake(TwoSided):
 
     def close(self) -> None:
         super().close()
-        self._bootstrap.close()
+        if self._bootstrap is not None:
+            self._bootstrap.close()
 
     def _key(self, arrival: Arrival, params: Mapping[str, Any]) -> str:
         if params.get("transfer_id") is None:

@@ -18,7 +18,8 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.messenger.source import Source
 
 
-class MoriIo(TwoSided):
+class MoriIoHandOver(TwoSided):
+    takes_ranks = True
     pushes = True
 
     def __init__(self, **parts: Any) -> None:

@@ -28,13 +28,13 @@ from pdgate.engine.neuron.setup import Setup
 from pdgate.protocols.dialects.neuron import SIGNAL_PORT_OFFSET, parse
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.messenger.counters import Counters
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.counters import MessengerCounters
+from pdgate.transfer.messenger.shape import PageShape
 
 _STATIC: Final = "cmpl-"
 
 
-class Neuron(Connector):
+class NeuronHandOver(Connector):
     """Attributes:
     hands_first_token: As in `TwoSided`: prefill samples it.
     """
@@ -57,11 +57,11 @@ class Neuron(Connector):
         """
         if layout.planes != 2:
             raise ValueError("neuron hands over keys and values, and this model caches a latent")
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self._core = core
         self._layout = layout
         self._settings = settings
-        shape = Shape.of(layout, settings.model)
+        shape = PageShape.of(layout, settings.model)
         wanted = settings.whole_pages and settings.role == Role.DECODE
         self._arrivals = whole_pages.staging(shape, backend.allocate) if wanted else None
         setup = Setup(
@@ -118,7 +118,7 @@ class Neuron(Connector):
         blocks[:there] = [None] * there
         self._peers.load(
             _signal_plane(ticket.peer),
-            loading.Load(
+            loading.NeuronLoad(
                 request_id,
                 ticket.uid,
                 blocks,

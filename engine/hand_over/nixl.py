@@ -11,7 +11,7 @@ Source: vLLM 0.32.0, distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pdgate.engine.connector import Arrival, Pages, Plan
 from pdgate.engine.hand_over import params as read
@@ -19,7 +19,10 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.messenger.source import Source
 
 
-class Nixl(TwoSided):
+class NixlHandOver(TwoSided):
+    takes_ranks: ClassVar = True
+    takes_data_ranks: ClassVar = True
+
     def plan(self, arrival: Arrival) -> Plan:
         params = arrival.params or {}
         keep, load = read.flag(params, "do_remote_decode"), read.flag(params, "do_remote_prefill")

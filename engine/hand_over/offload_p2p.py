@@ -9,6 +9,8 @@ A fetch that comes too late fails the request here, where vLLM's decode computes
 Source: vLLM 0.32.0, v1/kv_offload/tiering/p2p/manager.py.
 """
 
+from typing import ClassVar
+
 from pdgate.engine.connector import Arrival, Keep, Load
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided
@@ -16,7 +18,9 @@ from pdgate.protocols.dialects.offload_p2p import FETCH, ID, STORE
 from pdgate.transfer.messenger.source import Source
 
 
-class OffloadP2p(TwoSided):
+class OffloadP2pHandOver(TwoSided):
+    takes_ranks: ClassVar = True
+
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         params = arrival.params or {}
         if STORE in params and FETCH in params:

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import Channel, Door, dial
 from pdgate.transfer.runtime.fleet import Identity
@@ -37,7 +37,12 @@ class PushedBlocks:
     """What came, on decode."""
 
     def __init__(
-        self, host: str, port: int, identity: Identity, block_bytes: int, counters: Counters
+        self,
+        host: str,
+        port: int,
+        identity: Identity,
+        block_bytes: int,
+        counters: MessengerCounters,
     ) -> None:
         """Listens from now on. Raises OSError for a taken port, ValueError if listening there takes a secret."""
         self._block_bytes = block_bytes

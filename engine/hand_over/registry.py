@@ -14,6 +14,7 @@ from pdgate.engine.layout import Layout
 from pdgate.protocols import plugins
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
+from pdgate.transfer.memory import HOST
 
 
 def load(protocol: str) -> type[Connector]:
@@ -28,6 +29,15 @@ def load(protocol: str) -> type[Connector]:
     raise TypeError(f"{declared.value} is not a Connector class")
 
 
+def checked(protocol: str, settings: ConnectorSettings) -> type[Connector]:
+    """The class, whose connectors take these settings. Raises LookupError, TypeError, ValueError."""
+    made_for = load(protocol)
+    if made_for.fixed_role and settings.role not in (Role.PREFILL, Role.DECODE):
+        raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
+    made_for.check(settings)
+    return made_for
+
+
 def connect(
     protocol: str,
     *,
@@ -38,7 +48,10 @@ def connect(
     settings: ConnectorSettings,
 ) -> Connector:
     """A connector whose KV side listens. Raises LookupError, TypeError, ValueError, OSError."""
-    made_for = load(protocol)
-    if made_for.fixed_role and settings.role not in (Role.PREFILL, Role.DECODE):
-        raise ValueError(f"with {protocol} an engine is prefill or decode, not {settings.role}")
+    made_for = checked(protocol, settings)
+    places = {region.place for region in regions}
+    if not made_for.takes_devices and places - {HOST}:
+        raise ValueError(
+            f"{protocol} hands over memory of the host only, not of {', '.join(sorted(places))}"
+        )
     return made_for(core=core, layout=layout, regions=regions, backend=backend, settings=settings)

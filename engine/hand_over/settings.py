@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from pdgate.protocols.instance import Role
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.messenger.workers import is_first
 from pdgate.transfer.runtime.fleet import Identity
 
 _WILDCARDS = ("", "0.0.0.0", "::")
@@ -47,6 +48,8 @@ class ConnectorSettings:
             happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
         ranks: Which of the engine's ranks the regions are, in this order (those of the first
             pipeline stage come first); empty for all of them.
+        tell_ranks: Says something to the connectors of the engine's other ranks (`Connector.told`), if there are any;
+            they have been told of every request before that this one knows of.
     """
 
     role: str
@@ -69,7 +72,10 @@ class ConnectorSettings:
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
-    moment: Callable[[], Event | None] = field(default=lambda: None, repr=False, compare=False)
+    tell_ranks: Callable[[Any], object] = field(default=lambda _: None, repr=False, compare=False)
+    moment: Callable[[], DeviceEvent | None] = field(
+        default=lambda: None, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         _ = self.peer_address
@@ -87,6 +93,11 @@ class ConnectorSettings:
     @property
     def advertised_host(self) -> str:
         return self.host if self.kv_host in _WILDCARDS else self.kv_host
+
+    @property
+    def speaks_for_all(self) -> bool:
+        """Whether this is the engine's only process with ranks, or the first one."""
+        return is_first(self.ranks)
 
     def may(self, role: Role) -> bool:
         return self.role in (role, Role.BOTH)

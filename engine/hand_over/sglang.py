@@ -25,7 +25,8 @@ from pdgate.transfer.messenger.source import Source
 _FIELDS: Final = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
 
 
-class Sglang(TwoSided):
+class SglangHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     hands_first_token: ClassVar = True
     fixed_role: ClassVar = True
 

@@ -13,19 +13,19 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
-from pdgate.engine.hand_over.blocks import Blocks
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 ROOM_EVERY = 64
 """Requests, after which it is seen to that the store does not grow."""
 
 
-class StoreMediated(Connector):
+class StoreMediatedHandOver(Connector):
     fixed_role: ClassVar = True
 
     def __init__(
@@ -38,14 +38,14 @@ class StoreMediated(Connector):
         settings: ConnectorSettings,
     ) -> None:
         """Raises ValueError, OSError for a folder that cannot be had."""
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.kv_address = (settings.advertised_host, settings.api_port)
         self._core = core
         self._layout = layout
         self._settings = settings
         shards = [region.memory for region in regions]
-        self._blocks = Blocks(layout, settings.model, shards)
-        self._store = SharedStore(folder_of(settings.store), self._blocks)
+        self._blocks = NamedBlocks(layout, settings.model, shards)
+        self._store = BlockStore(folder_of(settings.store))
         self._kept = 0
         # One at a time: the pages of a request are few, and the disk is one.
         self._reader = ThreadPoolExecutor(1, "pdgate-kv-store")
@@ -67,7 +67,11 @@ class StoreMediated(Connector):
     def _read(self, request_id: str, wanted: Sequence[tuple[str, int]]) -> None:
         began = time.monotonic()
         try:
-            moved = sum(self._store.get(name, block_id) for name, block_id in wanted)
+            moved = 0
+            for name, block_id in wanted:
+                pages = self._store.get(name, self._layout.block_bytes)
+                self._blocks.write(block_id, pages)
+                moved += len(pages)
         except (OSError, ValueError) as error:
             self.counters.add(failed=1, seconds=time.monotonic() - began)
             self._core.loaded(request_id, f"the shared store: {error}")
@@ -89,7 +93,11 @@ class StoreMediated(Connector):
         names: Sequence[str] = keep.ticket
         try:
             # Of the prompt alone: what was generated is not in the names.
-            sent = sum(map(self._store.put, names, pages.block_ids))
+            sent = sum(
+                self._store.put(name, self._blocks.read(block_id))
+                for name, block_id in zip(names, pages.block_ids, strict=False)
+                if not self._store.has(name)
+            )
             self._kept += 1
             if self._kept % ROOM_EVERY == 0:
                 self._store.make_room()

@@ -24,13 +24,14 @@ MOST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Source):
+class FirstTokenSource(Source):
     """Pages of a prompt whose first token came with the call."""
 
     first_token: int
 
 
-class TensorRtLlm(TwoSided):
+class TensorRtLlmHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     hands_first_token: ClassVar = True
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
@@ -58,10 +59,10 @@ class TensorRtLlm(TwoSided):
         if not firsts:
             return Source(host, port, key, 0.0)
         first = read.integer({"first_gen_tokens": firsts[0]}, "first_gen_tokens", 0, 2**31)
-        return Told(host, port, key, 0.0, first_token=first)
+        return FirstTokenSource(host, port, key, 0.0, first_token=first)
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        if isinstance(load.ticket, Told):
+        if isinstance(load.ticket, FirstTokenSource):
             self.core.sampled(request_id, load.ticket.first_token)
         super().start(request_id, load, pages, skip_tokens)
 

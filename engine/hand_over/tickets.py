@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pdgate.cluster.queue.contract import Item
-from pdgate.engine.prefill_worker.wire import Claim, Word
-from pdgate.transfer.device.base import Event
-from pdgate.transfer.messenger.core import Core
+from pdgate.engine.prefill_worker.wire import Claim, ClaimWord
+from pdgate.transfer.device.base import DeviceEvent
+from pdgate.transfer.messenger.core import MessengerCore
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Target
 
@@ -24,7 +24,7 @@ Ended = Callable[[str, str | None], bool]
 
 
 @dataclass(eq=False, slots=True)
-class Turn:
+class TicketTurn:
     """
     Attributes:
         ticket: Whose turn it is.
@@ -38,7 +38,7 @@ class Turn:
     claim: Claim | None = None
     changed: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
-    word: Word = Word.OVER
+    word: ClaimWord = ClaimWord.OVER
 
     @property
     def key(self) -> str:
@@ -62,14 +62,14 @@ class Ticket:
     prompt: tuple[int, ...]
     target: Target
     until: float
-    after: Event | None = None
+    after: DeviceEvent | None = None
     tries: int = 0
     closed: bool = False
     why: str = ""
-    turn: Turn = field(init=False)
+    turn: TicketTurn = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turn = Turn(self, 1)
+        self.turn = TicketTurn(self, 1)
 
 
 class Tickets:
@@ -99,21 +99,30 @@ class Tickets:
         with self._lock:
             return self._by_request.get(request_id)
 
-    def claim(self, claim: Claim) -> Turn | Word:
+    def claim(self, claim: Claim) -> TicketTurn | ClaimWord:
         """The turn that this worker serves from now on, or why it does not."""
         with self._lock:
             ticket = self._by_item.get(claim.id)
             if ticket is None or ticket.closed:
-                return Word.GONE
+                return ClaimWord.GONE
             turn = ticket.turn
             if turn.claim is not None or claim.tries <= ticket.tries:
-                return Word.TAKEN
+                return ClaimWord.TAKEN
             ticket.tries = claim.tries
             turn.claim = claim
             turn.changed.set()
             return turn
 
-    def wait(self, turn: Turn, seconds: float) -> Claim | None:
+    def told(self, request_id: str, number: int, claim: Claim) -> None:
+        """Another rank's turn of this number is served by this claim, and so is ours, if it waits."""
+        with self._lock:
+            ticket = self._by_request.get(request_id)
+            if ticket is None or ticket.closed or ticket.turn.number != number:
+                return
+            ticket.turn.claim = claim
+            ticket.turn.changed.set()
+
+    def wait(self, turn: TicketTurn, seconds: float) -> Claim | None:
         """The claim of its worker; None without one yet. Raises HandOverError if none will come."""
         turn.changed.wait(seconds)
         with self._lock:
@@ -121,15 +130,15 @@ class Tickets:
                 raise HandOverError(Why.CANCELLED, "it does not wait for a prefill any more")
             return turn.claim
 
-    def again(self, ticket: Ticket, why: str) -> Turn | None:
+    def again(self, ticket: Ticket, why: str) -> TicketTurn | None:
         """Back in line after a failure; None if it is over, or was not being served."""
         with self._lock:
             old = ticket.turn
             if ticket.closed or old.claim is None:
                 return None
             ticket.why = why
-            ticket.turn = Turn(ticket, old.number + 1)
-            old.word = Word.AGAIN
+            ticket.turn = TicketTurn(ticket, old.number + 1)
+            old.word = ClaimWord.AGAIN
             old.ended.set()
             return ticket.turn
 
@@ -159,14 +168,14 @@ class Tickets:
         ticket.turn.ended.set()
 
 
-class SecondTries(Core):
+class SecondTries(MessengerCore):
     """A core in front of another, which hears of a failed load only if it stays failed.
 
     `ended` sees how each load ends, and may start it anew, into the same pages: nothing can land
     in them any more.
     """
 
-    def __init__(self, core: Core, ended: Ended, given_up: Callable[[str], None]) -> None:
+    def __init__(self, core: MessengerCore, ended: Ended, given_up: Callable[[str], None]) -> None:
         """`given_up` gets the request of a load that failed while bytes may still land."""
         self._core = core
         self._ended = ended

@@ -9,7 +9,6 @@ Unlike the TPU's, decode also takes the block that is not full.
 Source: tpu-inference b8692ff, tpu_inference/distributed/tpu_connector.py.
 """
 
-import secrets
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -23,7 +22,8 @@ from pdgate.transfer.messenger.source import Source
 MOST_UUID = 2**63 - 1
 
 
-class Tpu(TwoSided):
+class TpuHandOver(TwoSided):
+    takes_ranks: ClassVar = True
     fixed_role: ClassVar = True
 
     def __init__(self, **parts: Any) -> None:
@@ -32,9 +32,8 @@ class Tpu(TwoSided):
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         if self.settings.role == Role.PREFILL:
-            uuid = secrets.randbits(63)
-            keep = self.keep_for(arrival.id, str(uuid))
-            self._uuids[arrival.id] = uuid
+            keep = self.keep_for(arrival.id, str(arrival.drawn))
+            self._uuids[arrival.id] = arrival.drawn
             return keep
         params = arrival.params
         if not params:

@@ -26,18 +26,18 @@ from pdgate.protocols.instance import Role
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.loads import Loads, Reading
+from pdgate.transfer.messenger.loads import LoadContext, Loads
 from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.push_table import Kept, PushTable
-from pdgate.transfer.messenger.service import Offering, Service
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.service import MessengerService, Offering
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.source import Source, Target
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.transfer.messenger.workers import MessengerWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class TwoSided(Connector):
             else decode computes the last prompt token and samples the first itself.
     """
 
+    takes_devices: ClassVar = True
     pushes: ClassVar = False
     hands_first_token: ClassVar = False
 
@@ -71,12 +72,12 @@ class TwoSided(Connector):
         """Listens from now on. `regions`: one per shard. Raises OSError if the port is taken."""
         self.core = core
         self.settings = settings
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.engine_id = settings.engine_id or uuid.uuid4().hex
         """New for every life of the engine, so that no peer takes one for another, unless asked."""
         self._layout = layout
         self._offers = Offers(self.counters)
-        shape = Shape.of(layout, settings.model, order=layout.order, stages=layout.stages)
+        shape = PageShape.of(layout, settings.model, order=layout.order, stages=layout.stages)
         self.movers = self._start_movers(backend, regions)
         self._pushes = PushTable(
             core,
@@ -87,7 +88,7 @@ class TwoSided(Connector):
             ranks=settings.ranks,
         )
         self._loads = Loads(
-            Reading(
+            LoadContext(
                 self.hearer(core),
                 backend,
                 regions,
@@ -112,7 +113,7 @@ class TwoSided(Connector):
             ranks=settings.ranks,
         )
         try:
-            self._service = Service(
+            self._service = MessengerService(
                 settings.kv_host,
                 self.service_port(),
                 offering,
@@ -127,12 +128,12 @@ class TwoSided(Connector):
         self.kv_address = self.service_address
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> MessengerWorker:
         """Ourselves, for the other workers of our engine and those of peers."""
         name = self.settings.identity.name.hex()
-        return Worker(*self.service_address, self.settings.ranks, name)
+        return MessengerWorker(*self.service_address, self.settings.ranks, name)
 
-    def introduce(self, workers: Sequence[Worker]) -> None:
+    def introduce(self, workers: Sequence[MessengerWorker]) -> None:
         """All of our engine's; until then peers that need another one's share are refused."""
         ours = self.worker
         self._service.workers = workers
@@ -141,7 +142,7 @@ class TwoSided(Connector):
     def service_port(self) -> int:
         return self.settings.kv_port
 
-    def hearer(self, core: Core) -> messenger.Core:
+    def hearer(self, core: Core) -> messenger.MessengerCore:
         """Listener of how loads end; the others hear from the core itself."""
         return core
 

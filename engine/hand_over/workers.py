@@ -22,7 +22,7 @@ MAX_WORKERS: Final = 4096
 Table = dict[str, dict[str, object]]
 
 
-class Worker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BootstrapWorker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`addr` is "tcp://host:port"."""
 
     engine_id: str
@@ -42,7 +42,7 @@ class Contradiction(ValueError):
     """Another worker is registered there, or too many are."""
 
 
-class Workers:
+class BootstrapWorkers:
     """Thread-safe."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Workers:
         self._engines: dict[int, str] = {}
         self._workers: dict[tuple[int, int, int], str] = {}
 
-    def register(self, worker: Worker) -> None:
+    def register(self, worker: BootstrapWorker) -> None:
         """Raises Contradiction."""
         place = (worker.dp_rank, worker.tp_rank, worker.pp_rank)
         with self._lock:

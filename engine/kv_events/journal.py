@@ -18,7 +18,7 @@ def name_of(block_hash: bytes) -> int:
     return int.from_bytes(block_hash[-8:])
 
 
-class Journal:
+class EventJournal:
     """
     Args:
         publish: Gets the events of a step, in order.
@@ -30,14 +30,21 @@ class Journal:
         self._events: list[dict[str, Any]] = []
         self._last: int | None = None
 
-    def stored(self, before: bytes | None, block_hash: bytes, tokens: Sequence[int]) -> None:
-        """A full block can be found from now on; `before` is the one that it follows."""
+    def stored(
+        self, before: bytes | None, block_hash: bytes, tokens: Sequence[int], salt: str = ""
+    ) -> None:
+        """A full block can be found from now on; `before` is the one that it follows.
+
+        `salt` is a part of the first block's name, as in vLLM.
+        """
         name = name_of(block_hash)
         parent = None if before is None else name_of(before)
         if parent is not None and parent == self._last:
             event = self._events[-1]
             event["block_hashes"].append(name)
             event["token_ids"].extend(tokens)
+            if "extra_keys" in event:
+                event["extra_keys"].append(None)
         else:
             self._events.append(
                 {
@@ -51,6 +58,8 @@ class Journal:
                     "lora_name": None,
                 }
             )
+        if salt and before is None:
+            self._events[-1]["extra_keys"] = [[salt]]
         self._last = name
 
     def removed(self, block_hash: bytes) -> None:

@@ -9,7 +9,7 @@ GET /kv_event_sources, as vLLM answers it, by data-parallel rank:
 Source: vLLM 0.32.0, vllm/entrypoints/serve/instrumentator/basic.py; KVEventsConfig.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from pdgate.cluster.kv_events import curve
-from pdgate.engine.kv_events.journal import Journal
-from pdgate.engine.settings import Settings
+from pdgate.engine.kv_events.journal import EventJournal
+from pdgate.engine.settings import EngineSettings
 from pdgate.transfer.runtime.fleet import Identity, check_place
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def publishing(settings: Settings, identity: Identity) -> "Iterator[Publisher | None]":
+def publishing(settings: EngineSettings, identity: Identity) -> "Iterator[Publisher | None]":
     """It listens inside the block. Raises OSError, ValueError where listening takes a secret."""
     if settings.kv_events_port is None:
         yield None
@@ -47,18 +47,18 @@ def publishing(settings: Settings, identity: Identity) -> "Iterator[Publisher | 
         publisher.close()
 
 
-def journal_of(publisher: "Publisher | None", block_tokens: int) -> Journal | None:
-    return None if publisher is None else Journal(block_tokens, publisher.publish)
+def journal_of(publisher: "Publisher | None", block_tokens: int) -> EventJournal | None:
+    return None if publisher is None else EventJournal(block_tokens, publisher.publish)
 
 
-def sources_route(publisher: "Publisher") -> APIRouter:
+def sources_route(publishers: "Sequence[Publisher]") -> APIRouter:
+    """`publishers`: of the data-parallel ranks, in their order."""
     # As above: with ZeroMQ.
     from pdgate.engine.kv_events.publisher import HIGH_WATER_MARK
 
     router = APIRouter()
 
-    @router.get("/kv_event_sources")
-    async def sources() -> Response:
+    def source_of(publisher: "Publisher") -> dict[str, Any]:
         source: dict[str, Any] = {
             "enable_kv_cache_events": True,
             "publisher": "zmq",
@@ -70,6 +70,10 @@ def sources_route(publisher: "Publisher") -> APIRouter:
         }
         if (introduction := publisher.introduction) is not None:
             source[curve.FIELD] = introduction
-        return JSONResponse({"0": source})
+        return source
+
+    @router.get("/kv_event_sources")
+    async def sources() -> Response:
+        return JSONResponse({str(rank): source_of(one) for rank, one in enumerate(publishers)})
 
     return router

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pdgate.engine.cache.memory import Mix
 from pdgate.engine.model import layers
 from pdgate.engine.model.config import Latent, ModelConfig
 from pdgate.engine.model.weights import Floats
@@ -25,14 +26,7 @@ Take = Callable[[str], Floats]
 
 
 class Attention(ABC):
-    """
-    Attributes:
-        scale: Of scores; None for that of the queries' size.
-        value_dim: How many numbers of the last plane's rows are values.
-    """
-
-    scale: float | None = None
-    value_dim: int
+    mix: Mix
 
     @abstractmethod
     def project(self, x: Floats, cos: Floats, sin: Floats) -> tuple[Floats, tuple[Floats, ...]]:
@@ -45,7 +39,7 @@ class Attention(ABC):
 
 class HeadsAttention(Attention):
     def __init__(self, config: ModelConfig, take: Take) -> None:
-        self.value_dim = config.head_dim
+        self.mix = Mix(None, config.head_dim)
         self._head_dim = config.head_dim
         self._widths = [config.heads, config.heads + config.kv_heads]
         names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -63,8 +57,7 @@ class HeadsAttention(Attention):
 
 class LatentAttention(Attention):
     def __init__(self, config: ModelConfig, latent: Latent, take: Take) -> None:
-        self.scale = float((latent.nope + latent.rope) ** -0.5)
-        self.value_dim = latent.rank
+        self.mix = Mix(float((latent.nope + latent.rope) ** -0.5), latent.rank)
         self._latent = latent
         self._heads = config.heads
         self._eps = config.rms_eps

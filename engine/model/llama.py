@@ -14,14 +14,14 @@ from enum import Enum
 
 import numpy as np
 
-from pdgate.engine.cache.memory import KvMemory
+from pdgate.engine.cache.memory import PagedKv, TokenRun, slots
 from pdgate.engine.model import layers
 from pdgate.engine.model.attentions import Attention, attention_of
 from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.weights import Floats, Weights
 
 
-class Wanted(Enum):
+class WantedLogits(Enum):
     """Of which tokens of a span the logits are asked."""
 
     NONE = "none"
@@ -30,13 +30,13 @@ class Wanted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TokenSpan:
     """Tokens [start, start + len(tokens)) of a sequence; its earlier ones are in the pages."""
 
     tokens: Sequence[int]
     start: int
     block_ids: Sequence[int]
-    wanted: Wanted = Wanted.LAST
+    wanted: WantedLogits = WantedLogits.LAST
 
     @property
     def end(self) -> int:
@@ -79,8 +79,8 @@ class Llama:
 
     def forward(
         self,
-        spans: Sequence[Span],
-        memory: KvMemory,
+        spans: Sequence[TokenSpan],
+        memory: PagedKv,
         filled: Callable[[int], None] | None = None,
     ) -> list[Floats]:
         """Fills the pages of the spans and returns each span's logits, [0, 1 or t, vocab].
@@ -90,60 +90,50 @@ class Llama:
         """
         return self._logits(self._computed(spans, memory, filled), spans)
 
-    def hidden(self, span: Span, memory: KvMemory) -> Floats:
+    def hidden(self, span: TokenSpan, memory: PagedKv) -> Floats:
         """Fills the pages of a span and returns what the head would read, [t, hidden]."""
         computed = self._computed([span], memory, None)
         return layers.rms_norm(computed, self._norm, self.config.rms_eps)
 
     def _computed(
         self,
-        spans: Sequence[Span],
-        memory: KvMemory,
+        spans: Sequence[TokenSpan],
+        memory: PagedKv,
         filled: Callable[[int], None] | None,
     ) -> Floats:
         """What the last layer makes of the tokens, [t, hidden]."""
         config = self.config
         ids = np.concatenate([np.asarray(span.tokens, np.intp) for span in spans])
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
-        slots = [memory.slots(s.block_ids, s.start, len(s.tokens)) for s in spans]
-        blocks = np.concatenate([block for block, _ in slots])
-        places = np.concatenate([place for _, place in slots])
+        runs = [TokenRun(span.start, len(span.tokens), span.block_ids) for span in spans]
+        places = slots(memory.layout, runs)
         cos, sin = self._cos[positions], self._sin[positions]
 
         x: Floats = self._embedding[ids]
         for index, layer in enumerate(self._layers):
             normed = layers.rms_norm(x, layer.attention_norm, config.rms_eps)
             q, planes = layer.attention.project(normed, cos, sin)
-            memory.write(index, (blocks, places), planes)
+            memory.write(index, places, planes)
             if filled is not None:
                 filled(index)
-            x = x + layer.attention.finish(self._attend(index, q, spans, memory))
+            x = x + layer.attention.finish(memory.attend(index, q, runs, layer.attention.mix))
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
             gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)
             x = x + (layers.silu(gate) * up) @ layer.down
         return x
 
-    def _attend(self, index: int, q: Floats, spans: Sequence[Span], memory: KvMemory) -> Floats:
-        parts = []
-        row = 0
-        kind = self._layers[index].attention
-        for span in spans:
-            parts.append(_over_shards(index, q[row : row + len(span.tokens)], span, memory, kind))
-            row += len(span.tokens)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _logits(self, x: Floats, spans: Sequence[Span]) -> list[Floats]:
+    def _logits(self, x: Floats, spans: Sequence[TokenSpan]) -> list[Floats]:
         rows: list[int] = []
         counts = []
         end = 0
         for span in spans:
             begin, end = end, end + len(span.tokens)
             match span.wanted:
-                case Wanted.NONE:
+                case WantedLogits.NONE:
                     begin = end
-                case Wanted.LAST:
+                case WantedLogits.LAST:
                     begin = end - 1
-                case Wanted.ALL:
+                case WantedLogits.ALL:
                     pass
             rows.extend(range(begin, end))
             counts.append(end - begin)
@@ -152,19 +142,6 @@ class Llama:
         if self._bias is not None:
             logits += self._bias
         return np.split(logits, np.cumsum(counts)[:-1])
-
-
-def _over_shards(index: int, q: Floats, span: Span, memory: KvMemory, kind: Attention) -> Floats:
-    """Attention of one span, [t, h * d]: each shard's queries see that shard's keys only.
-
-    So an answer is right only if every shard's pages are, copies of a head included.
-    """
-    mixed = []
-    for shard, queries in enumerate(np.split(q, memory.layout.tp, axis=1)):
-        planes = memory.read(shard, index, span.block_ids, span.end)
-        values = planes[-1][..., : kind.value_dim]
-        mixed.append(layers.attention(queries, planes[0], values, span.start, kind.scale))
-    return mixed[0] if len(mixed) == 1 else np.concatenate(mixed, axis=1)
 
 
 def _layer(config: ModelConfig, weights: Weights, index: int) -> _Layer:

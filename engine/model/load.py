@@ -34,8 +34,14 @@ def load(path: str | None, max_positions: int) -> LoadedModel:
         positions = min(max_positions, builtin.CONFIG.max_positions)
         decoder = Llama(builtin.CONFIG, builtin.weights(), positions, builtin.bias())
         return LoadedModel(builtin.NAME, decoder, builtin.tokenizer(), positions)
-    folder = Path(path)
-    config = from_hugging_face(json.loads((folder / "config.json").read_text()))
+    folder, config = Path(path), config_of(path)
     positions = min(max_positions, config.max_positions)
     decoder = Llama(config, weights.load_folder(folder), positions)
     return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions)
+
+
+def config_of(path: str | None) -> ModelConfig:
+    """As `load`, without the weights."""
+    if path is None:
+        return builtin.CONFIG
+    return from_hugging_face(json.loads((Path(path) / "config.json").read_text()))

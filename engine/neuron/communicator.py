@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from pdgate.engine.neuron.ground import Ground, failure_of
-from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
+from pdgate.engine.neuron.posts import CompletionToken, PostGate, PostPieces
 from pdgate.transfer import parts
 from pdgate.transfer.base import (
     Descriptor,
@@ -44,9 +44,9 @@ RING_BYTES: Final = PENDING * SLOT_BYTES
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Post:
-    pieces: Pieces
+    pieces: PostPieces
     token: CompletionToken
-    gate: Gate
+    gate: PostGate
 
 
 class _Communicator:
@@ -58,8 +58,10 @@ class _Communicator:
         self._position = 0
         self.error: TransferError | None = None
 
-    def post(self, pieces: Pieces, token: CompletionToken, gate: Gate | None = None) -> None:
-        gate = gate or Gate()
+    def post(
+        self, pieces: PostPieces, token: CompletionToken, gate: PostGate | None = None
+    ) -> None:
+        gate = gate or PostGate()
         for batch in pieces.batches():
             token.posted()
             if self.error is not None:
@@ -166,7 +168,7 @@ class Sender(_Communicator):
         post.token.ended()
         return True
 
-    def _matched(self, pieces: Pieces) -> list[Range]:
+    def _matched(self, pieces: PostPieces) -> list[Range]:
         """With what D has posted in the same positions. Raises TransferError."""
         memory = self._ring.memory[self._ring_offset :][:RING_BYTES]
         theirs = np.concatenate(
@@ -280,7 +282,7 @@ class Receiver(_Communicator):
         )
         return True
 
-    def _write_slots(self, pieces: Pieces) -> list[Range]:
+    def _write_slots(self, pieces: PostPieces) -> list[Range]:
         rows = np.stack((pieces.offsets, pieces.lengths), axis=1).astype("<i8")
         ranges, done = [], 0
         for first, count in self._slots(len(rows)):

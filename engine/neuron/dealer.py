@@ -1,17 +1,17 @@
 """D's connection to one P: a message, its answer, and the end of the connection.
 
-A DEALER would dial for ever and queue what it cannot send. So its monitor is read as well:
-nothing listens, or the connection broke, is a peer that is gone; no answer, one that is silent.
+Nothing listens, or the connection broke, is a peer that is gone; no answer, one that is silent. The event loop is
+this connection's own, and runs while its thread waits for something.
 """
 
+import asyncio
 import secrets
 import time
 from typing import Final, Self
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from pdgate.cluster import address
+from pdgate.cluster.zmtp import dialled
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
 from pdgate.engine.neuron import messages
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.proof import Host
@@ -22,7 +22,7 @@ from pdgate.transfer.runtime.handshake import Unproven
 
 TAIL: Final = "~"
 """Between an engine's address and a random part, in its ZMQ identity."""
-GONE: Final = zmq.EVENT_CONNECT_RETRIED | zmq.EVENT_DISCONNECTED
+MAX_ANSWER_BYTES: Final = 16 << 20
 
 
 class Dealer:
@@ -46,16 +46,13 @@ class Dealer:
         self.heard = time.monotonic()
         self.wake = Wake()
         self._silence_seconds = silence_seconds
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self._socket.linger = 0
-        self._socket.ipv6 = True
-        self._socket.connect_timeout = int(1000 * silence_seconds)
-        self._socket.setsockopt_string(zmq.IDENTITY, identity)
-        self._monitor = self._socket.get_monitor_socket(GONE)
-        self._poller = zmq.Poller()
-        for one in (self._socket, self._monitor, self.wake.fileno()):
-            self._poller.register(one, zmq.POLLIN)
+        self._identity = identity.encode()
+        self._loop = asyncio.new_event_loop()
+        self._loop.add_reader(self.wake.fileno(), self._woken)
+        self._news = asyncio.Event()
+        self._woke = False
+        self._wire: Wire | None = None
+        self._next: asyncio.Task[list[bytes]] | None = None
 
     def connect(self) -> None:
         """Begins to; and asks which peer is there. Raises HandOverError."""
@@ -64,14 +61,17 @@ class Dealer:
                 Why.UNPROVEN, f"{self.name} is not loopback, and we have no KV secret"
             )
         try:
-            self._socket.connect(f"tcp://{self.name}")
-        except zmq.ZMQError as error:
-            raise HandOverError(Why.BROKEN, f"{self.name}: {error}") from None
+            self._wire = self._loop.run_until_complete(self._dialled())
+        except (OSError, EndedConnection):
+            self._look()
+        self._hear()
+        # Of all words together: one that never answers may talk for ever.
+        until = time.monotonic() + self._silence_seconds
         said = self.ask(self._host.handshake())
         while "timestamp" not in said:
             messages.raise_error(said)
             # Meant for an engine that had our identity before us.
-            said = self._answer(time.monotonic() + self._silence_seconds)
+            said = self._answer(until)
         try:
             proof = self._host.welcomed(said)
         except Unproven as error:
@@ -90,25 +90,26 @@ class Dealer:
         return self._asked(self._host.frames(message))
 
     def _asked(self, frames: list[bytes]) -> Message:
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            raise HandOverError(Why.SILENT, f"{self.name} takes no messages") from None
+        if self._wire is not None:
+            self._wire.send(frames)
         return self._answer(time.monotonic() + self._silence_seconds)
 
     def wait(self, until: float) -> None:
         """Until then, or until `wake`. Raises HandOverError if the peer goes meanwhile."""
-        seconds = until - time.monotonic()
-        if seconds > 0:
-            self._poller.poll(None if seconds == float("inf") else int(1000 * seconds) + 1)
-        self.wake.clear()
+        # Of a wake-up that came while an answer was waited for, the cause has not been looked at.
+        if not self._woke:
+            self._run(until)
+        self._woke = False
         self._look()
 
     def close(self) -> None:
-        self._socket.disable_monitor()
-        self._monitor.close()
-        self._socket.close()
-        self._context.term()
+        if self._next is not None:
+            self._next.cancel()
+        if self._wire is not None:
+            self._wire.close()
+        # What was cancelled ends.
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
         self.wake.close()
 
     def __enter__(self) -> Self:
@@ -120,17 +121,16 @@ class Dealer:
     def _answer(self, until: float) -> Message:
         while True:
             self._look()
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                left = until - time.monotonic()
-                if left <= 0:
+            if self._next is None or not self._next.done():
+                if time.monotonic() >= until:
                     raise HandOverError(
                         Why.SILENT, f"{self.name} has not answered in {self._silence_seconds:g} s"
-                    ) from None
+                    )
                 # Woken for something else, it is looked at after the answer.
-                self._poller.poll(min(50, int(1000 * left) + 1))
+                self._run(until)
                 continue
+            frames = self._next.result()
+            self._hear()
             self.heard = time.monotonic()
             try:
                 return self._host.message(frames)
@@ -139,11 +139,52 @@ class Dealer:
             except (ValueError, RecursionError) as error:
                 raise HandOverError(Why.BROKEN, f"{self.name} says {error}") from None
 
+    async def _dialled(self) -> Wire:
+        """Raises OSError, EndedConnection."""
+        async with asyncio.timeout(self._silence_seconds):
+            return await dialled.dial(
+                f"tcp://{self.name}",
+                dialled.DEALER,
+                MAX_ANSWER_BYTES,
+                _at_once,
+                None,
+                self._identity,
+            )
+
+    def _hear(self) -> None:
+        """The next message."""
+        if self._wire is not None:
+            self._next = self._loop.create_task(self._wire.receive())
+            self._next.add_done_callback(lambda _: self._news.set())
+
+    def _run(self, until: float) -> None:
+        """Until then, or until something has come, or `wake`."""
+
+        async def wait() -> None:
+            seconds = until - time.monotonic()
+            try:
+                async with asyncio.timeout(None if seconds == float("inf") else max(0.0, seconds)):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+            self._news.clear()
+
+        self._loop.run_until_complete(wait())
+
+    def _woken(self) -> None:
+        self.wake.clear()
+        self._woke = True
+        self._news.set()
+
     def _look(self) -> None:
         """Raises HandOverError if the connection is gone."""
-        while self._monitor.poll(0):
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
-            if event & GONE:
-                self.gone = True
-        if self.gone:
+        following = self._next
+        if self._wire is None or (
+            following is not None and following.done() and following.exception() is not None
+        ):
+            self.gone = True
             raise HandOverError(Why.BROKEN, f"nobody is at {self.name}, or not any more")
+
+
+async def _at_once() -> None:
+    """Nothing else is served by this loop."""

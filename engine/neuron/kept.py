@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.engine.neuron.posts import CompletionToken, Gate
+from pdgate.engine.neuron.posts import CompletionToken, PostGate
 
 MAX_REMEMBERED: Final = 4096
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class KeptRequest:
     """
     Attributes:
         prompt_tokens: What D gets the KV of.
@@ -34,7 +34,7 @@ class Request:
     uid: str
     id: str
     prompt_tokens: int
-    gates: Sequence[Gate]
+    gates: Sequence[PostGate]
     blocks: tuple[int, ...] = ()
     kept: bool = False
     first_token: int | None = None
@@ -54,11 +54,11 @@ class Requests:
     def __init__(self, layers: int, *, layer_wise: bool) -> None:
         self._layers = layers
         self._layer_wise = layer_wise
-        self._by_uid: dict[str, Request] = {}
-        self._by_id: dict[str, Request] = {}
+        self._by_uid: dict[str, KeptRequest] = {}
+        self._by_id: dict[str, KeptRequest] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
         self._unwanted: OrderedDict[str, bool] = OrderedDict()
-        self._due: deque[Request] = deque()
+        self._due: deque[KeptRequest] = deque()
         """Sent, and their tokens were still to be looked up: some askers are dead by now."""
 
     def expect(self, uid: str, request_id: str, prompt_tokens: int) -> bool:
@@ -69,8 +69,10 @@ class Requests:
             raise ValueError(f"another live request has the uid {uid!r}")
         if self._unwanted.pop(uid, False):
             return False
-        gates = [Gate(is_open=False) for _ in range(self._layers)]
-        self._by_uid[uid] = self._by_id[request_id] = Request(uid, request_id, prompt_tokens, gates)
+        gates = [PostGate(is_open=False) for _ in range(self._layers)]
+        self._by_uid[uid] = self._by_id[request_id] = KeptRequest(
+            uid, request_id, prompt_tokens, gates
+        )
         self._gone.pop(uid, None)
         return True
 
@@ -107,21 +109,21 @@ class Requests:
             gate.is_open = True
         return not one.sent
 
-    def ready(self, uid: str) -> Request | None:
+    def ready(self, uid: str) -> KeptRequest | None:
         """The request, if it may leave now."""
         one = self._by_uid.get(uid)
         if one is None or one.leaving is not None:
             return None
         return one if one.kept or (self._layer_wise and one.blocks) else None
 
-    def find(self, uid: str) -> Request | None:
+    def find(self, uid: str) -> KeptRequest | None:
         return self._by_uid.get(uid)
 
     def why_gone(self, uid: str) -> str | None:
         one = self._by_uid.get(uid)
         return (one.ending or None) if one is not None else self._gone.get(uid)
 
-    def drop(self, request_id: str, why: str) -> Request | None:
+    def drop(self, request_id: str, why: str) -> KeptRequest | None:
         """The engine takes its pages back. The request, if it was still ours; while it
         leaves its pages are in use, and `left` has to be said.
         """
@@ -141,7 +143,7 @@ class Requests:
             gate.is_open = True
         return one
 
-    def left(self, one: Request) -> None:
+    def left(self, one: KeptRequest) -> None:
         """Nothing of its pages is read any more."""
         one.sent = True
         if one.ending:
@@ -153,7 +155,7 @@ class Requests:
             if len(self._due) > MAX_REMEMBERED:
                 self.forget(self._due.popleft())
 
-    def forget(self, one: Request, why: str = "") -> None:
+    def forget(self, one: KeptRequest, why: str = "") -> None:
         if self._by_uid.get(one.uid) is one:
             del self._by_uid[one.uid]
         self._by_id.pop(one.id, None)

@@ -23,10 +23,10 @@ import msgspec
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape, differences
-from pdgate.transfer.plan.layout import KvLayout, Order
+from pdgate.transfer.messenger.shape import PageShape, differences
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder
 from pdgate.transfer.plan.links import spread
-from pdgate.transfer.plan.meeting import End, Meeting
+from pdgate.transfer.plan.meeting import EngineReplica, Meeting
 from pdgate.transfer.plan.memory import packed
 from pdgate.transfer.plan.pair import Pair
 
@@ -43,7 +43,7 @@ class KvMap:
         extra: Of the one side: "ring" of P, "immediate" of D.
     """
 
-    shape: Shape
+    shape: PageShape
     memory: Sequence[Descriptor]
     extra: Mapping[str, Any]
 
@@ -62,7 +62,7 @@ class KvMap:
         return found
 
 
-def as_data(shape: Shape, memory: Sequence[Descriptor], **extra: Any) -> dict[str, Any]:
+def as_data(shape: PageShape, memory: Sequence[Descriptor], **extra: Any) -> dict[str, Any]:
     """What JSON can carry."""
     ranks = layout_of(shape).ranks(0)
     return {
@@ -89,7 +89,7 @@ def heads_of(data: object) -> dict[int, list[int]]:
     raise _bad("it has no version and heads")
 
 
-def from_data(data: object, ours: Shape, backend: str) -> KvMap:
+def from_data(data: object, ours: PageShape, backend: str) -> KvMap:
     """The peer's. Raises HandOverError, with both sides' numbers if they do not fit."""
     heads = heads_of(data)
     assert isinstance(data, dict), "heads_of let it pass"
@@ -101,7 +101,7 @@ def from_data(data: object, ours: Shape, backend: str) -> KvMap:
                 Why.UNSUPPORTED, "the peer moves KV by the Neuron runtime, which is not here"
             )
     try:
-        shape = msgspec.convert(said, Shape)
+        shape = msgspec.convert(said, PageShape)
         found = [descriptors.from_data(one) for one in memory]
     except (msgspec.ValidationError, ValueError) as error:
         raise _bad(str(error)) from None
@@ -118,7 +118,7 @@ def from_data(data: object, ours: Shape, backend: str) -> KvMap:
     return KvMap(shape, found, {str(name): one for name, one in extra.items()})
 
 
-def layout_of(shape: Shape) -> KvLayout:
+def layout_of(shape: PageShape) -> KvLayout:
     """Raises HandOverError."""
     if not 0 < shape.tp <= MAX_TP:
         raise HandOverError(Why.WRONG_SHAPE, f"tp {shape.tp} is not from 1 to {MAX_TP}")
@@ -130,7 +130,7 @@ def layout_of(shape: Shape) -> KvLayout:
             planes=2,
             dtype=shape.dtype,
             item_bytes=shape.item_bytes,
-            order=Order.HND,
+            order=LayoutOrder.HND,
             block_tokens=shape.block_tokens,
             stages=(shape.layers,),
             tp=shape.tp,
@@ -144,8 +144,8 @@ class Scheme:
 
     def __init__(
         self,
-        prefill: Shape,
-        decode: Shape,
+        prefill: PageShape,
+        decode: PageShape,
         prefill_bytes: Sequence[int],
         decode_bytes: Sequence[int],
     ) -> None:
@@ -164,11 +164,11 @@ class Scheme:
         return [pair for rank in ranks for pair in self._meeting.to(rank, choose)]
 
 
-def _end(shape: Shape, region_bytes: Sequence[int]) -> End:
+def _end(shape: PageShape, region_bytes: Sequence[int]) -> EngineReplica:
     layout = layout_of(shape)
     ranks = list(layout.ranks(0))
     memories = {rank: packed(layout, rank, shape.blocks) for rank in ranks}
-    return End(layout, 0, memories, dict(zip(ranks, region_bytes, strict=True)))
+    return EngineReplica(layout, 0, memories, dict(zip(ranks, region_bytes, strict=True)))
 
 
 def _bad(what: str) -> HandOverError:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pdgate.engine.neuron.posts import Pieces
+from pdgate.engine.neuron.posts import PostPieces
 from pdgate.transfer.plan.pair import BadBlocks
 
 Ends = tuple[int, int]
@@ -16,11 +16,11 @@ Ends = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Listed:
+class ListedPieces:
     """Pieces of one layer, for one communicator."""
 
     ends: Ends
-    pieces: Pieces
+    pieces: PostPieces
     layer: int
 
 
@@ -29,10 +29,12 @@ class Lists(Protocol):
     def ends(self) -> Sequence[Ends]:
         """All communicators, in an order that both ends have."""
 
-    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[Listed]:
+    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[ListedPieces]:
         """Of P's memory: `blocks` are P's, `to` are D's. Raises BadBlocks."""
 
-    def received(self, uid: str, of: Sequence[int], blocks: Sequence[int | None]) -> list[Listed]:
+    def received(
+        self, uid: str, of: Sequence[int], blocks: Sequence[int | None]
+    ) -> list[ListedPieces]:
         """Of D's memory: `of` are P's, `blocks` are D's. Raises BadBlocks."""
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from pdgate.engine.neuron.posts import CompletionToken
-from pdgate.engine.worker_rules import State
+from pdgate.engine.worker_rules import RequestState
 
 
 @dataclass(eq=False, slots=True)
-class Load:
+class NeuronLoad:
     """
     Attributes:
         request_id: D's own; empty for one whose pages are not needed.
@@ -20,7 +20,7 @@ class Load:
     blocks: list[int | None]
     bytes: int
     until: float
-    state: State = State.WAITING
+    state: RequestState = RequestState.WAITING
     cancelled: bool = False
     token: CompletionToken | None = None
     output: int | None = None

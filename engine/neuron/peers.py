@@ -10,7 +10,7 @@ import secrets
 import threading
 from typing import Final
 
-from pdgate.engine.neuron.load import Load
+from pdgate.engine.neuron.load import NeuronLoad
 from pdgate.engine.neuron.recv_buffer import RecvBuffer
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import IMMEDIATES
@@ -47,7 +47,7 @@ class Peers:
             )
             self._meeting.start()
 
-    def load(self, peer: Address, load: Load) -> None:
+    def load(self, peer: Address, load: NeuronLoad) -> None:
         """Any thread. `core.loaded` is called for it, whatever happens."""
         with self._lock:
             pairing = self._pairings.get(peer)

@@ -16,16 +16,16 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pieces:
+class PostPieces:
     """Of our memory, in the order in which both ends list them. Bytes."""
 
     offsets: Numbers
     lengths: Numbers
 
-    def batches(self) -> Iterator["Pieces"]:
+    def batches(self) -> Iterator["PostPieces"]:
         for start in range(0, len(self.lengths), BATCH):
             part = slice(start, start + BATCH)
-            yield Pieces(self.offsets[part], self.lengths[part])
+            yield PostPieces(self.offsets[part], self.lengths[part])
 
 
 class CompletionToken:
@@ -52,7 +52,7 @@ class CompletionToken:
         self.error = self.error or error
 
 
-class Gate:
+class PostGate:
     """What a post waits for on our side: its pages are computed."""
 
     def __init__(self, *, is_open: bool = True) -> None:

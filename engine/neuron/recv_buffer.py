@@ -22,14 +22,14 @@ from typing import Final
 from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import Dealer
 from pdgate.engine.neuron.ground import Ground
-from pdgate.engine.neuron.load import Load
+from pdgate.engine.neuron.load import NeuronLoad
 from pdgate.engine.neuron.lookups import LONGEST_SECONDS, Lookups
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import IMMEDIATES, ReceiveEngine
 from pdgate.engine.neuron.whole_pages import KEY
-from pdgate.engine.worker_rules import State
+from pdgate.engine.worker_rules import RequestState
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Grant, Op, Region, TransferError
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -60,12 +60,12 @@ class RecvBuffer:
         self._immediate = immediate
         self._ended = ended
         self._lock = threading.Lock()
-        self._inbox: list[Load] = []
+        self._inbox: list[NeuronLoad] = []
         self._cancelled: set[str] = set()
         self._open = True
         self._closing = False
         self._lookups = Lookups()
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, NeuronLoad] = {}
         self._engine: ReceiveEngine | None = None
         self._grants: list[Grant] = []
         self._awaited: dict[str, Pieces] = {}
@@ -76,7 +76,7 @@ class RecvBuffer:
     def start(self) -> None:
         self._thread.start()
 
-    def load(self, load: Load) -> bool:
+    def load(self, load: NeuronLoad) -> bool:
         """False if this pairing has ended: another may be begun."""
         with self._lock:
             if not self._open:
@@ -161,7 +161,7 @@ class RecvBuffer:
         self._take_in()
         self._pump()
         now = time.monotonic()
-        for load in [load for load in self._loads.values() if load.state is State.WAITING]:
+        for load in [load for load in self._loads.values() if load.state is RequestState.WAITING]:
             if load.cancelled or now >= load.until:
                 self._let_go(load)
         asked = self._lookups.next(time.monotonic())
@@ -173,12 +173,12 @@ class RecvBuffer:
         self._dealer.wait(self._wake_at)
 
     @property
-    def _transferring(self) -> list[Load]:
-        return [load for load in self._loads.values() if load.state is State.TRANSFERRING]
+    def _transferring(self) -> list[NeuronLoad]:
+        return [load for load in self._loads.values() if load.state is RequestState.TRANSFERRING]
 
     @property
     def _wake_at(self) -> float:
-        ends = [load.until for load in self._loads.values() if load.state is State.WAITING]
+        ends = [load.until for load in self._loads.values() if load.state is RequestState.WAITING]
         if self._transferring:
             ends.append(self._dealer.heard + self._setup.ping_seconds)
         return min([self._lookups.wake_at, *ends])
@@ -211,9 +211,9 @@ class RecvBuffer:
             elif self._lookups.absent(load.request_id):
                 self._lookups.add(load.request_id, time.monotonic())
 
-    def _look_up(self, load: Load) -> None:
+    def _look_up(self, load: NeuronLoad) -> None:
         """Raises HandOverError if the peer is gone, or TransferError."""
-        token_only = load.state is State.TRANSFERRING
+        token_only = load.state is RequestState.TRANSFERRING
         say = messages.lookup_token if token_only else messages.lookup_all
         said = self._dealer.ask(say(load.uid, load.blocks))
         try:
@@ -234,23 +234,23 @@ class RecvBuffer:
         except ValueError as error:
             raise _broken(error) from None
 
-    def _receive(self, load: Load, said: Message) -> None:
+    def _receive(self, load: NeuronLoad, said: Message) -> None:
         """Raises ValueError, TransferError: then the two ends have posted different lists."""
         assert self._engine is not None, "paired before the first lookup"
         theirs = [block for block in messages.blocks(said) if block is not None]
         self._lookups.remove(load.request_id)
-        load.state = State.TRANSFERRING
+        load.state = RequestState.TRANSFERRING
         load.token = CompletionToken()
         self._engine.receive(load.uid, load.blocks, theirs, load.token)
 
-    def _let_go(self, load: Load) -> None:
+    def _let_go(self, load: NeuronLoad) -> None:
         """Of one that P is not sending. Raises HandOverError."""
         waited = self._setup.wait_seconds
         why = HandOverError(Why.UNKNOWN, f"nothing under {load.uid!r} within {waited:g} s")
         self._finish(load, None if load.cancelled else str(why))
         self._dealer.ask(messages.abort(load.uid))
 
-    def _finish(self, load: Load, error: str | None = None) -> None:
+    def _finish(self, load: NeuronLoad, error: str | None = None) -> None:
         self._lookups.remove(load.request_id)
         self._loads.pop(load.request_id, None)
         if load.cancelled:
@@ -275,7 +275,7 @@ class RecvBuffer:
         if self._engine is not None:
             self._engine.end(TransferError(str(error)))
         for load in list(self._loads.values()):
-            if load.state is State.WAITING or self._dealer.gone:
+            if load.state is RequestState.WAITING or self._dealer.gone:
                 self._finish(load, str(error))
         adrift = list(self._loads.values())
         for load in adrift:
@@ -289,7 +289,7 @@ class RecvBuffer:
             self._setup.counters.stranded -= load.pages
             self._finish(load, str(error))
 
-    def _writes_no_more(self, load: Load) -> bool:
+    def _writes_no_more(self, load: NeuronLoad) -> bool:
         """Asks P, if it answers; newcomers are refused meanwhile."""
         with self._lock:
             late, self._inbox = self._inbox, []

@@ -1,12 +1,14 @@
 """P's side: a ROUTER that answers what decode engines ask, and the sending of what they may have.
 
-One thread does both and never waits for a peer: an answer is a lookup in memory, a transfer
-is pumped. So a decode engine that is dead, slow or talks nonsense holds up no other.
+One thread, with an event loop of its own, does both and never waits for a peer: an answer is a lookup in memory, a transfer
+is pumped. So a decode engine that is dead, slow or talks nonsense holds up no other; and who has not proven itself
+gets no further than a few words (`cluster/zmtp`).
 
     any thread    expect, layer_computed, kept, dropped   -> Requests, under a lock; wake
     our thread    message -> answer;  pump all pairings;  transfers that ended -> core.release
 """
 
+import asyncio
 import logging
 import threading
 import time
@@ -16,23 +18,22 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-import zmq
-
-from pdgate.cluster import address
+from pdgate.cluster.networks import Allowed
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from pdgate.engine import worker_rules as rules
 from pdgate.engine.neuron import kv_map, messages
 from pdgate.engine.neuron.dealer import TAIL
 from pdgate.engine.neuron.ground import Ground
-from pdgate.engine.neuron.kept import Request, Requests
+from pdgate.engine.neuron.kept import KeptRequest, Requests
 from pdgate.engine.neuron.messages import Message
 from pdgate.engine.neuron.posts import CompletionToken
 from pdgate.engine.neuron.proof import Guests
 from pdgate.engine.neuron.setup import Setup
 from pdgate.engine.neuron.transfer_engine import SendEngine, ring_bytes
-from pdgate.engine.neuron.turns import Turns
+from pdgate.engine.neuron.turns import NeuronTurns
 from pdgate.engine.neuron.wake import Wake
 from pdgate.engine.neuron.whole_pages import KEY
-from pdgate.engine.settings import WILDCARDS
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Op, TransferError
 from pdgate.transfer.descriptors import new_epoch
@@ -45,9 +46,11 @@ MAX_PAIRINGS: Final = 1024
 CLOSE_SECONDS: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """A lookup of a million blocks takes 8 MB."""
-HANDSHAKE_MILLISECONDS: Final = 5000
-"""ZMTP's own, before ours."""
-SETTLE_MILLISECONDS: Final = 5
+MAX_STRANGERS_BYTES: Final = 4 << 10
+"""Of a message of one that has proven nothing yet."""
+SETTLE_SECONDS: Final = 0.005
+ANYWHERE: Final = Allowed(["0.0.0.0/0", "::/0"])
+"""Who has the secret may come from any address."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,7 @@ log = logging.getLogger(__name__)
 class _Pairing:
     identity: bytes
     engine: SendEngine
-    leaving: list[Request] = field(default_factory=list)
+    leaving: list[KeptRequest] = field(default_factory=list)
 
 
 class SendBuffer:
@@ -75,28 +78,21 @@ class SendBuffer:
         self._lock = threading.Lock()
         self._guests = Guests(setup.identity)
         self._requests = Requests(setup.shape.layers, layer_wise=layer_wise)
-        self._turns = Turns()
+        self._turns = NeuronTurns()
         self._pairings: OrderedDict[bytes, _Pairing] = OrderedDict()
         self._ended: list[_Pairing] = []
         """Replaced or broken; a write may still read pages."""
-        self._context = zmq.Context()
-        self._router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        self._router.linger = 0
-        self._router.ipv6 = True
-        # A decode engine that was started again has the same identity; the newcomer counts.
-        self._router.router_handover = True
-        # Strangers are to be few words long, and soon gone.
-        self._router.maxmsgsize = MAX_MESSAGE_BYTES
-        self._router.handshake_ivl = HANDSHAKE_MILLISECONDS
+        # Without a secret there is nothing to prove; then this is loopback.
+        self._open = setup.identity.is_open
+        most = MAX_MESSAGE_BYTES if self._open else MAX_STRANGERS_BYTES
         try:
-            everywhere = host in WILDCARDS
-            self._router.bind(
-                f"tcp://*:{port}" if everywhere else f"tcp://{address.joined(host, port)}"
+            self._listener = ZmtpListener(
+                host, port, "ROUTER", ANYWHERE, most, self._heard, self._refused
             )
-        except zmq.ZMQError as error:
-            self._router.close()
-            self._context.term()
+        except OSError as error:
             raise OSError(error.errno, f"{host}:{port}: {error.strerror}") from None
+        self._news = asyncio.Event()
+        self._broke: Exception | None = None
         self._wake = Wake()
         self._ground = Ground(setup.backend, self._wake, setup.silence_seconds)
         self._closing = False
@@ -139,21 +135,45 @@ class SendBuffer:
         self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._router, zmq.POLLIN)
-        poller.register(self._wake.fileno(), zmq.POLLIN)
         try:
-            while not self._closing:
-                # An ended pairing is settled without a word.
-                poller.poll(SETTLE_MILLISECONDS if self._ended else None)
-                self._wake.clear()
-                self._answer_all()
-                self._pump()
+            asyncio.run(self._serve())
         except Exception as error:  # the last stop of a thread: a look must find why
             self.trouble = f"the signal plane broke: {error!r}"
             log.exception("the signal plane broke")
         finally:
+            self._listener.close()
+            self._wake.close()
+
+    async def _serve(self) -> None:
+        """Until `close`. Raises what a bug raises."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._wake.fileno(), self._woken)
+        listening = loop.create_task(self._listener.run())
+        listening.add_done_callback(lambda _: self._news.set())
+        try:
+            while not self._closing:
+                try:
+                    # An ended pairing is settled without a word.
+                    async with asyncio.timeout(SETTLE_SECONDS if self._ended else None):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+                self._news.clear()
+                if self._broke is not None:
+                    raise self._broke
+                if listening.done():
+                    listening.result()
+                self._pump()
+        finally:
+            loop.remove_reader(self._wake.fileno())
+            # Peers may see the end of the connection only when nothing can land any more.
             self._shut()
+            listening.cancel()
+            await asyncio.wait((listening,))
+
+    def _woken(self) -> None:
+        self._wake.clear()
+        self._news.set()
 
     def _shut(self) -> None:
         for pairing in list(self._pairings.values()):
@@ -163,21 +183,19 @@ class SendBuffer:
             self._pump()
             # Only writes under way are left; they end on threads of the backend.
             if self._ended:
-                time.sleep(SETTLE_MILLISECONDS / 1000)
-        # Peers may see the end of the connection only when nothing can land any more.
-        self._router.close()
-        self._context.term()
-        self._wake.close()
+                time.sleep(SETTLE_SECONDS)
 
-    def _answer_all(self) -> None:
-        while True:
-            try:
-                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            answer = self._guests.answer(identity, frames, self._answer)
-            # To a peer that has left it is dropped: a ROUTER does not wait.
-            self._router.send_multipart([identity, *answer], zmq.NOBLOCK)
+    def _heard(self, peer: ZmtpPeer, frames: list[bytes]) -> None:
+        try:
+            peer.say(self._guests.answer(peer.identity, frames, self._answer))
+        except Exception as error:  # noqa: BLE001  (our thread raises it)
+            self._broke = error
+        self._news.set()
+        if not self._open and self._guests.name(peer.identity):
+            peer.most_bytes = MAX_MESSAGE_BYTES
+
+    def _refused(self, why: RefusalReason) -> None:
+        log.info("a connection to the signal plane was ended: %s", why)
 
     def _answer(self, identity: bytes, message: Message) -> Message:
         try:
@@ -291,7 +309,7 @@ class SendBuffer:
     def _places(self) -> int:
         """How many requests may begin to leave."""
         leaving = sum(len(pairing.leaving) for pairing in self._pairings.values())
-        return rules.places(rules.Counts(transferring=leaving), self._setup.batch)
+        return rules.places(rules.RequestCounts(transferring=leaving), self._setup.batch)
 
     def _pump(self) -> None:
         for pairing in list(self._pairings.values()):
@@ -327,7 +345,7 @@ class SendBuffer:
                 self._requests.left(one)
             self._let_go(one)
 
-    def _let_go(self, one: Request) -> None:
+    def _let_go(self, one: KeptRequest) -> None:
         """Its pages have been read."""
         if one.kept or one.dropped:
             self._setup.core.release(one.id)

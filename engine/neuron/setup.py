@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from pdgate.engine.connector import Core
 from pdgate.transfer.base import Backend, Region
-from pdgate.transfer.messenger.counters import Counters
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.counters import MessengerCounters
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.fleet import Identity
 
 
@@ -25,8 +25,8 @@ class Setup:
     core: Core
     backend: Backend
     regions: Sequence[Region]
-    shape: Shape
-    counters: Counters
+    shape: PageShape
+    counters: MessengerCounters
     batch: int
     silence_seconds: float
     ping_seconds: float

@@ -6,17 +6,17 @@ Layer by layer, and within a layer pair of ranks by pair of ranks.
 from collections.abc import Sequence
 
 from pdgate.engine.neuron.kv_map import Scheme
-from pdgate.engine.neuron.lists import Ends, Listed, to_fill
-from pdgate.engine.neuron.posts import Pieces
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.engine.neuron.lists import Ends, ListedPieces, to_fill
+from pdgate.engine.neuron.posts import PostPieces
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.plan.segments import Segments
 
 
 class Slices:
     def __init__(
         self,
-        prefill: Shape,
-        decode: Shape,
+        prefill: PageShape,
+        decode: PageShape,
         prefill_bytes: Sequence[int],
         decode_bytes: Sequence[int],
     ) -> None:
@@ -24,15 +24,17 @@ class Slices:
         self._scheme = Scheme(prefill, decode, prefill_bytes, decode_bytes)
         self.ends = [(p, d) for p in range(prefill.tp) for d in range(decode.tp)]
 
-    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[Listed]:
+    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[ListedPieces]:
         return [
-            Listed(ends, Pieces(segments.source, segments.length), layer)
+            ListedPieces(ends, PostPieces(segments.source, segments.length), layer)
             for ends, segments, layer in self._parts(uid, blocks, to)
         ]
 
-    def received(self, uid: str, of: Sequence[int], blocks: Sequence[int | None]) -> list[Listed]:
+    def received(
+        self, uid: str, of: Sequence[int], blocks: Sequence[int | None]
+    ) -> list[ListedPieces]:
         return [
-            Listed(ends, Pieces(segments.destination, segments.length), layer)
+            ListedPieces(ends, PostPieces(segments.destination, segments.length), layer)
             for ends, segments, layer in self._parts(uid, of, blocks)
         ]
 

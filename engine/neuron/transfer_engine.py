@@ -14,18 +14,18 @@ from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
 from pdgate.engine.neuron.ground import Ground
 from pdgate.engine.neuron.kv_map import KvMap
 from pdgate.engine.neuron.lists import Lists
-from pdgate.engine.neuron.posts import CompletionToken, Gate
+from pdgate.engine.neuron.posts import CompletionToken, PostGate
 from pdgate.engine.neuron.slices import Slices
 from pdgate.engine.neuron.whole_pages import KEY, WholePages, offered
 from pdgate.transfer.base import Region, TransferError
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.parts import Pieces
 
 IMMEDIATES: Final = 128
 """That D sets aside for a P: one for each of its ranks."""
 
 
-def ring_bytes(prefill: Shape, decode: Shape) -> int:
+def ring_bytes(prefill: PageShape, decode: PageShape) -> int:
     return prefill.tp * decode.tp * RING_BYTES
 
 
@@ -40,7 +40,12 @@ class SendEngine:
     """
 
     def __init__(
-        self, ground: Ground, ours: Shape, regions: Sequence[Region], theirs: KvMap, ring: Region
+        self,
+        ground: Ground,
+        ours: PageShape,
+        regions: Sequence[Region],
+        theirs: KvMap,
+        ring: Region,
     ) -> None:
         """Raises HandOverError."""
         staging = offered(ours, theirs)
@@ -78,7 +83,7 @@ class SendEngine:
         uid: str,
         blocks: Sequence[int],
         to: Sequence[int | None],
-        gates: Sequence[Gate],
+        gates: Sequence[PostGate],
         token: CompletionToken,
     ) -> None:
         """`blocks` are ours, `to` are D's; a gate per layer. Raises BadBlocks, nothing posted."""
@@ -119,7 +124,7 @@ class ReceiveEngine:
     def __init__(
         self,
         ground: Ground,
-        ours: Shape,
+        ours: PageShape,
         regions: Sequence[Region],
         theirs: KvMap,
         immediate: int,

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdgate.transfer.plan.agree import agree
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 
 Bytes = NDArray[np.uint8]
 
@@ -45,7 +45,7 @@ def rows_of(pages: Sequence[Bytes], layout: KvLayout) -> Bytes:
     for part in range(layout.parts):
         # Ranks that hold the same heads hold the same bytes.
         held = pages[layout.part_holders(part)[0]]
-        if layout.order is Order.HND:
+        if layout.order is LayoutOrder.HND:
             by_head = held.reshape(-1, layout.planes, heads, tokens, row)
             by_token = by_head.transpose(1, 0, 3, 2, 4)
         else:
@@ -61,6 +61,6 @@ def blocks_of(rows: Bytes, layout: KvLayout, rank: Rank) -> Bytes:
     missing = -held.shape[1] % tokens
     full = np.pad(held, ((0, 0), (0, missing), (0, 0), (0, 0)))
     by_token = full.reshape(layout.planes, -1, tokens, len(heads), layout.row_bytes)
-    axes = (1, 0, 3, 2, 4) if layout.order is Order.HND else (1, 0, 2, 3, 4)
+    axes = (1, 0, 3, 2, 4) if layout.order is LayoutOrder.HND else (1, 0, 2, 3, 4)
     pages = by_token.transpose(axes)
     return np.ascontiguousarray(pages).reshape(len(pages), layout.planes, layout.plane_bytes)

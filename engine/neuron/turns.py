@@ -13,7 +13,7 @@ STALE_SECONDS: Final = 1.0
 """No living asker is silent for so long between two lookups (lookups.LONGEST_SECONDS)."""
 
 
-class Turns:
+class NeuronTurns:
     """Times are of one monotonic clock, in seconds."""
 
     def __init__(self) -> None:

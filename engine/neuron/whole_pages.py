@@ -22,25 +22,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdgate.engine.neuron.kv_map import KvMap, layout_of
-from pdgate.engine.neuron.lists import Listed, to_fill
-from pdgate.engine.neuron.posts import Pieces
+from pdgate.engine.neuron.lists import ListedPieces, to_fill
+from pdgate.engine.neuron.posts import PostPieces
 from pdgate.engine.neuron.transpose import Bytes, transposed
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Region
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.plan.layout import KvLayout
 
 KEY: Final = "whole_pages"
 """In D's KV map the descriptor of its staging, in P's that it accepts."""
 
 
-def staging(shape: Shape, allocate: Callable[[int], Region]) -> Region:
+def staging(shape: PageShape, allocate: Callable[[int], Region]) -> Region:
     """Of decode: a place for each of its blocks, with all layers and heads."""
     return allocate(shape.blocks * _block_bytes(shape))
 
 
-def offered(prefill: Shape, theirs: KvMap) -> Descriptor | None:
+def offered(prefill: PageShape, theirs: KvMap) -> Descriptor | None:
     """To P, decode's staging; None if it has none, or needs none. Raises HandOverError."""
     said = theirs.extra.get(KEY)
     if said is None or prefill.tp == theirs.shape.tp:
@@ -55,7 +55,7 @@ def offered(prefill: Shape, theirs: KvMap) -> Descriptor | None:
 
 
 class WholePages:
-    def __init__(self, prefill: Shape, decode: Shape) -> None:
+    def __init__(self, prefill: PageShape, decode: PageShape) -> None:
         """Raises HandOverError."""
         self._prefill, self._decode = prefill, decode
         self._block_bytes = _block_bytes(decode)
@@ -63,13 +63,15 @@ class WholePages:
         self._holders = [self._source.part_holders(n)[0] for n in range(self._source.parts)]
         self.ends = [(rank, 0) for rank in self._holders]
 
-    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[Listed]:
+    def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[ListedPieces]:
         there, fill = to_fill(blocks, to)
         ours = np.asarray(blocks[there : there + len(fill)], np.int64)
         page, count = self._prefill.page_bytes, self._prefill.blocks
         return self._listed(lambda layer, _: (layer * count + ours) * page)
 
-    def received(self, uid: str, of: Sequence[int], blocks: Sequence[int | None]) -> list[Listed]:
+    def received(
+        self, uid: str, of: Sequence[int], blocks: Sequence[int | None]
+    ) -> list[ListedPieces]:
         _, fill = to_fill(of, blocks)
         return self._listed(lambda layer, share: self._places(fill, layer, share))
 
@@ -92,14 +94,14 @@ class WholePages:
                 held = transposed(pages, self._source, self._destination, rank)
                 memories[rank.tp][layer, fill] = held.reshape(len(fill), -1)
 
-    def _listed(self, offsets: Callable[[int, int], NDArray[np.int64]]) -> list[Listed]:
+    def _listed(self, offsets: Callable[[int, int], NDArray[np.int64]]) -> list[ListedPieces]:
         """`offsets` of a layer and a share of the heads."""
         listed = []
         for layer in range(self._prefill.layers):
             for share, ends in enumerate(self.ends):
                 at = offsets(layer, share)
                 lengths = np.full(len(at), self._prefill.page_bytes, np.int64)
-                listed.append(Listed(ends, Pieces(at, lengths), layer))
+                listed.append(ListedPieces(ends, PostPieces(at, lengths), layer))
         return listed
 
     def _places(self, blocks: Sequence[int], layer: int, share: int) -> NDArray[np.int64]:
@@ -116,11 +118,11 @@ class WholePages:
         return pages
 
 
-def _block_bytes(shape: Shape) -> int:
+def _block_bytes(shape: PageShape) -> int:
     """Of a block with all layers and heads, however many ranks hold them."""
     layout = layout_of(shape)
     return shape.layers * layout.planes * layout.parts * layout.plane_bytes
 
 
-def _one_layer(shape: Shape) -> KvLayout:
+def _one_layer(shape: PageShape) -> KvLayout:
     return replace(layout_of(shape), stages=(1,))

@@ -5,7 +5,14 @@ from collections.abc import Callable
 from typing import Self
 
 from pdgate.cluster.queue.contract import Item
-from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, BadLine, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import (
+    PURPOSE,
+    BadLine,
+    Claim,
+    ClaimWord,
+    Lines,
+    WorkerAnswer,
+)
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import shut
@@ -32,23 +39,23 @@ class Claiming:
         self._sock = channel.sock
         self._lines = Lines(channel)
 
-    def ask(self, claim: Claim) -> Word:
+    def ask(self, claim: Claim) -> ClaimWord:
         try:
             self._sock.settimeout(ANSWER_SECONDS)
             self._lines.say(claim)
-            return self._lines.hear(Answer).said
+            return self._lines.hear(WorkerAnswer).said
         except (OSError, BadLine) as error:
             raise Unreachable(str(error)) from None
 
-    def wait(self, every_seconds: float, beat: Callable[[], None]) -> Word:
+    def wait(self, every_seconds: float, beat: Callable[[], None]) -> ClaimWord:
         """The last word. Until it comes, `beat` is called now and then."""
         now = time.monotonic()
         beat_at, silent_at = now + every_seconds, now + SILENCE_SECONDS
         while True:
             try:
                 self._sock.settimeout(max(0.001, min(beat_at, silent_at) - time.monotonic()))
-                said = self._lines.hear(Answer).said
-                if said is not Word.YOURS:
+                said = self._lines.hear(WorkerAnswer).said
+                if said is not ClaimWord.YOURS:
                     return said
                 silent_at = time.monotonic() + SILENCE_SECONDS
             except TimeoutError:

@@ -15,7 +15,7 @@ from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.kv_flags import KvSecretFile, KvTlsCaFile, KvTlsCertFile, KvTlsKeyFile
-from pdgate.engine.prefill_worker.worker import Health, Serving, Worker
+from pdgate.engine.prefill_worker.worker import EngineHealth, PrefillWorker, Serving
 from pdgate.transfer.runtime.fleet import configured
 from pdgate.transfer.runtime.tls import Tls
 
@@ -42,7 +42,7 @@ def prefill_worker(
     try:
         chosen = settings.read(queue)
         parts = urlsplit(f"//{address.host_and_port(kv)}")
-        ready = Health(engine)
+        ready = EngineHealth(engine)
         identity = configured(
             kv_secret_file, Tls(kv_tls_cert_file, kv_tls_key_file, kv_tls_ca_file)
         )
@@ -53,7 +53,7 @@ def prefill_worker(
         assert parts.hostname is not None
         assert parts.port is not None
         serving = Serving(uuid.uuid4().hex, parts.hostname, parts.port, chosen.hold_seconds)
-        worker = Worker(opened, serving, identity, ready)
+        worker = PrefillWorker(opened, serving, identity, ready)
         stopped = threading.Event()
 
         def stop(_: int, __: FrameType | None) -> None:

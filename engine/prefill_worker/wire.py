@@ -27,7 +27,7 @@ PURPOSE: Final = "claim"
 MAX_LINE_BYTES: Final = 4096
 
 
-class Word(StrEnum):
+class ClaimWord(StrEnum):
     YOURS = "yours"
     TAKEN = "taken"
     GONE = "gone"
@@ -48,11 +48,11 @@ class Claim(msgspec.Struct, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    said: Word
+class WorkerAnswer(msgspec.Struct, frozen=True):
+    said: ClaimWord
 
 
-Message = TypeVar("Message", Claim, Answer)
+Message = TypeVar("Message", Claim, WorkerAnswer)
 
 
 class BadLine(Exception):
@@ -67,7 +67,7 @@ class Lines:
         self._sock = channel.sock
         self._read = b""
 
-    def say(self, message: Claim | Answer) -> None:
+    def say(self, message: Claim | WorkerAnswer) -> None:
         """Raises OSError."""
         said = msgspec.json.encode(message)
         mac = self._channel.sealed(said)[len(said) :]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pdgate.cluster.queue.contract import Delivery, Queue, QueueError
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
-from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.engine.prefill_worker.wire import Claim, ClaimWord
 from pdgate.transfer.runtime.fleet import Identity
 
 TAKE_SECONDS = 0.25
@@ -27,7 +27,7 @@ HEALTH_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-class Health:
+class EngineHealth:
     """Whether the engine beside a worker can compute: its /health, asked at each call.
 
     Any 200 counts, as with vLLM. What a worker takes for a dead engine would only fail.
@@ -71,7 +71,7 @@ def always() -> bool:
     return True
 
 
-class Worker:
+class PrefillWorker:
     """Works from `start` on. The queue is the caller's to close, after us."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Worker:
                     self._hold(delivery)
                 said = claiming.ask(Claim(item.id, delivery.tries, serving.host, serving.port))
                 log.debug("item %s, try %d: %s", item.id, delivery.tries, said)
-                if said is Word.YOURS:
+                if said is ClaimWord.YOURS:
                     said = claiming.wait(serving.hold_seconds, lambda: self._hold(delivery))
         except Unreachable as error:
             # What stands on a queue may be no text, and names no terminal wants to see.
@@ -153,7 +153,7 @@ class Worker:
             return
         finally:
             self._arm(None)
-        if said in (Word.GONE, Word.OVER):
+        if said in (ClaimWord.GONE, ClaimWord.OVER):
             self._queue.done(item.id)
 
     def _hold(self, delivery: Delivery) -> None:

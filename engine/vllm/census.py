@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdgate.engine.layout import Layout
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 
 Gather = Callable[[Any], Sequence[Any]]
 """What every worker of the engine passes, in the order of their numbers."""
@@ -53,7 +53,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """A worker's part of the KV cache.
 
     Attributes:
@@ -72,7 +72,7 @@ class Share:
     content: int
     dtype: str
     item_bytes: int
-    order: Order | None
+    order: LayoutOrder | None
     life: str = field(default_factory=lambda: secrets.token_hex(16))
     host: str = field(default_factory=socket.gethostname)
 
@@ -91,7 +91,7 @@ class Census:
     first_layer: int
 
 
-def taken(seat: Seat, shares: Sequence[Share]) -> Census:
+def taken(seat: Seat, shares: Sequence[WorkerShare]) -> Census:
     """Raises ValueError where the workers are no engine whose pages can be handed over."""
     if len(shares) != seat.stages * seat.tp:
         raise ValueError(

@@ -19,15 +19,15 @@ from pdgate.engine.vllm.guard import HOOKS, guarded
 from pdgate.engine.vllm.kv_region import place_of
 from pdgate.engine.vllm.orders import Order
 from pdgate.engine.vllm.reports import NOTHING
-from pdgate.engine.vllm.running import Running
+from pdgate.engine.vllm.running import RunningWorker
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
-from pdgate.engine.vllm.stats import PromMetrics, Stats
+from pdgate.engine.vllm.stats import PromMetrics, VllmStats
 
 log = logging.getLogger(__name__)
 
 
 @dataclass
-class Orders(surface.KVConnectorMetadata):  # type: ignore[misc]
+class StepOrders(surface.KVConnectorMetadata):  # type: ignore[misc]
     orders: tuple[Order, ...] = ()
 
 
@@ -48,7 +48,7 @@ class FailedLoads(surface.KVConnectorWorkerMetadata):  # type: ignore[misc]
         return FailedLoads(self.ids | other.ids)
 
 
-class Never:
+class AlwaysNo:
     """No, whether it is read or called: 0.33's base class has a name for it that 0.32's lacks."""
 
     def __bool__(self) -> bool:
@@ -63,7 +63,7 @@ PLANNED: Final = ("FullAttentionSpec", "MLAAttentionSpec")
 
 
 class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type: ignore[misc]
-    supports_sleep_mode: Final = Never()
+    supports_sleep_mode: Final = AlwaysNo()
     """Peers read the very memory that sleeping frees. So `unregister_kv_caches` and
     `restore_kv_caches` of vLLM 0.33 are left as they are."""
 
@@ -86,7 +86,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         )
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
-        self._running: Running | None = None
+        self._running: RunningWorker | None = None
         self._workers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._growth = metrics.Growth()
         if role == surface.KVConnectorRole.SCHEDULER:
@@ -137,15 +137,15 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             if num_external_tokens > 0:
                 self._decides.refuse(request.request_id, "no load could be ordered")
 
-    @guarded(Orders())
-    def build_connector_meta(self, scheduler_output: Any) -> Orders:
+    @guarded(StepOrders())
+    def build_connector_meta(self, scheduler_output: Any) -> StepOrders:
         """On every step; the orders reach the worker with it."""
         try:
             self._follow(scheduler_output)
         # Waiting peers must not have these pages; everything else goes on.
         except Exception:  # noqa: BLE001
             HOOKS.about("build_connector_meta")
-        return Orders(self._decides.take_orders())
+        return StepOrders(self._decides.take_orders())
 
     def _follow(self, step: Any) -> None:
         if not self._decides.holding:
@@ -190,7 +190,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
                 f"{first.shape[2]}: set --block-size to the latter"
             )
         seat = surface.seat(config, latent)
-        self._running = Running.start(
+        self._running = RunningWorker.start(
             self._settings,
             self._model,
             kv_caches,
@@ -212,12 +212,12 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         return Handshake(self._running.hand_over.answer_form())
 
     @guarded(None)
-    def handle_preemptions(self, kv_connector_metadata: Orders) -> None:
+    def handle_preemptions(self, kv_connector_metadata: StepOrders) -> None:
         """Before anything of a step that preempts."""
         if self._running is not None:
             self._running.worker.evict(kv_connector_metadata.orders)
 
-    def bind_connector_metadata(self, connector_metadata: Orders) -> None:
+    def bind_connector_metadata(self, connector_metadata: StepOrders) -> None:
         """On every step, before the forward pass; also on steps without one."""
         super().bind_connector_metadata(connector_metadata)
         try:
@@ -274,7 +274,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         return FailedLoads(failed) if failed else None
 
     @guarded(None)
-    def get_kv_connector_stats(self) -> Stats | None:
+    def get_kv_connector_stats(self) -> VllmStats | None:
         if self._running is None:
             return None
         worker = self._running.worker
@@ -291,7 +291,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
                 stranded_blocks=counters.stranded,
             )
         )
-        return Stats(grown) if grown is not None else None
+        return VllmStats(grown) if grown is not None else None
 
     @guarded(None)
     def shutdown(self) -> None:
@@ -315,8 +315,8 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     # The API server.
 
     @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
-        return Stats(data or {})
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> VllmStats:
+        return VllmStats(data or {})
 
     @classmethod
     def build_prom_metrics(

@@ -30,9 +30,9 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 from pdgate.engine.connector import Arrival, Load, Pages, Plan
-from pdgate.engine.hand_over.decode_first import DecodeFirst
-from pdgate.engine.hand_over.kvt import Kvt
-from pdgate.engine.hand_over.nixl import Nixl
+from pdgate.engine.hand_over.decode_first import DecodeFirstHandOver
+from pdgate.engine.hand_over.kvt import KvtHandOver
+from pdgate.engine.hand_over.nixl import NixlHandOver
 from pdgate.engine.vllm.answers import NO_FORM, Form
 from pdgate.engine.vllm.intent import speaks_nixl
 from pdgate.transfer.messenger.source import Source
@@ -41,21 +41,21 @@ STEP_SECONDS: Final = 5.0
 """P answers before its worker hears of the end of the prompt, which is in its next step."""
 
 
-class Mode(StrEnum):
+class DialectMode(StrEnum):
     PULL = "pull"
     PUSH = "push"
     LAYERWISE = "layerwise"
 
 
-class Dialects(Kvt, Nixl):
-    def __init__(self, mode: Mode, **parts: Any) -> None:
+class Dialects(KvtHandOver, NixlHandOver):
+    def __init__(self, mode: DialectMode, **parts: Any) -> None:
         # First: the service asks for plans as soon as it listens.
         self._mode = mode
         super().__init__(**parts)
 
     def plan(self, arrival: Arrival) -> Plan:
         nixl = speaks_nixl(arrival.params or {})
-        plan = Nixl.plan(self, arrival) if nixl else Kvt.plan(self, arrival)
+        plan = NixlHandOver.plan(self, arrival) if nixl else KvtHandOver.plan(self, arrival)
         return replace(plan, ticket=self._moved(plan.ticket)) if isinstance(plan, Load) else plan
 
     def answer_form(self) -> Form:
@@ -65,18 +65,18 @@ class Dialects(Kvt, Nixl):
     def layer_computed(
         self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
     ) -> None:
-        if self._mode is Mode.LAYERWISE:
+        if self._mode is DialectMode.LAYERWISE:
             super().layer_computed(request_id, layer, block_ids, tokens)
 
     def _moved(self, source: Source) -> Source:
         """As our mode has it."""
-        if source.push and self._mode is not Mode.PULL:
+        if source.push and self._mode is not DialectMode.PULL:
             return source
         wait_seconds = max(source.wait_seconds, STEP_SECONDS)
         return replace(source, push=False, wait_seconds=wait_seconds)
 
 
-class QueuedDialects(DecodeFirst, Dialects):
+class QueuedDialects(DecodeFirstHandOver, Dialects):
     """Of an engine of one worker: its others could not know what the queue answered."""
 
     has_worker: ClassVar = False

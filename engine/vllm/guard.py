@@ -21,7 +21,7 @@ REPEAT_SECONDS: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-class Complaints:
+class HookComplaints:
     """Thread-safe."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class Complaints:
         log.exception("%s broke%s", what, since)
 
 
-HOOKS: Final = Complaints()
+HOOKS: Final = HookComplaints()
 """Of this process, as there is one connector in it."""
 
 

@@ -32,10 +32,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pdgate.engine.vllm.census import Share
+from pdgate.engine.vllm.census import WorkerShare
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.memory import CUDA, HOST, DeviceMemory
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 
 Rebase = Callable[[Sequence[Any], memoryview], None]
 """Points tensors to the same offsets of other bytes."""
@@ -57,20 +57,20 @@ class Tensor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class KvMemory:
+class VllmKvMemory:
     """
     Attributes:
         address, length: Of the pages of all layers, in bytes.
         layers: Layer names by place in memory.
     """
 
-    share: Share
+    share: WorkerShare
     address: int
     length: int
     layers: tuple[str, ...]
 
 
-def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
+def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> VllmKvMemory:
     """`instruction_set`: of a CPU's kernel that alone knows what is in a page; else empty.
 
     Raises ValueError for a layout that we cannot copy page by page.
@@ -84,7 +84,7 @@ def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
         raise ValueError(f"a KV cache of shape {shape} is not known here")
     blocks, kv_heads, block_tokens, content = shape
     order = _order(shape, tuple(first.stride()))
-    share = Share(
+    share = WorkerShare(
         layers=len(names),
         blocks=blocks,
         kv_heads=kv_heads,
@@ -106,7 +106,7 @@ def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> KvMemory:
             or tensor.data_ptr() != first.data_ptr() + place * layer_bytes
         ):
             raise ValueError(f"the KV cache of {name} does not follow that of the layer before")
-    return KvMemory(share, first.data_ptr(), len(names) * layer_bytes, tuple(names))
+    return VllmKvMemory(share, first.data_ptr(), len(names) * layer_bytes, tuple(names))
 
 
 def place_of(tensor: Any) -> str:
@@ -120,14 +120,14 @@ def place_of(tensor: Any) -> str:
     )
 
 
-def _order(shape: tuple[int, ...], strides: tuple[int, ...]) -> Order:
+def _order(shape: tuple[int, ...], strides: tuple[int, ...]) -> LayoutOrder:
     """Of heads and tokens in a page. Raises ValueError if pages are no runs in a row."""
     _, kv_heads, block_tokens, content = shape
     page = kv_heads * block_tokens * content
     if strides == (page, block_tokens * content, content, 1):
-        return Order.HND
+        return LayoutOrder.HND
     if strides == (page, content, kv_heads * content, 1):
-        return Order.NHD
+        return LayoutOrder.NHD
     raise ValueError(
         f"a KV cache of shape {shape} and strides {strides} keeps no pages in a row "
         "(VLLM_KV_CACHE_LAYOUT LBHNC and LBNHC do)"
@@ -141,7 +141,7 @@ def open_region(
     instruction_set: str,
     rebase: Rebase | None,
     place: str = HOST,
-) -> tuple[Region, KvMemory]:
+) -> tuple[Region, VllmKvMemory]:
     """`bound`: the tensors that the layers have. Without `rebase`, and in any `place` but the host's
     memory ("cuda:0"), all stays where it is.
 
@@ -161,7 +161,7 @@ def open_region(
     return backend.register((found.address, found.length)), found
 
 
-def _why_private(found: KvMemory, every: list[Any]) -> str:
+def _why_private(found: VllmKvMemory, every: list[Any]) -> str:
     """Empty if all of it can be moved: a holder of the old memory would see none of it."""
     for tensor in every:
         storage = getattr(tensor, "untyped_storage", None)

@@ -70,7 +70,7 @@ def merged(first: Mapping[str, float], second: Mapping[str, float]) -> Numbers:
     return counters | gauges
 
 
-class Gauges:
+class WorkerGauges:
     """The last that each worker has said."""
 
     def __init__(self) -> None:

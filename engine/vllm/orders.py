@@ -16,7 +16,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedRequest:
     """A request as it came.
 
     Attributes:
@@ -33,11 +33,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    asked: Asked
+    asked: AskedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptBlocks:
     """The blocks hold the first `tokens` tokens, and stay until the worker reports them sent."""
 
     id: str
@@ -76,7 +76,7 @@ class Fetch:
     `skip_tokens` covers.
     """
 
-    asked: Asked
+    asked: AskedRequest
     block_ids: tuple[int, ...]
     tokens: int
     skip_tokens: int
@@ -84,18 +84,18 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class LetGo:
-    asked: Asked
+    asked: AskedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelOrder:
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class RefuseOrder:
     id: str
     why: str
 
 
-Order = Hold | Progress | Evict | Kept | Drop | Fetch | LetGo | Cancel | Refuse
+Order = Hold | Progress | Evict | KeptBlocks | Drop | Fetch | LetGo | CancelOrder | RefuseOrder

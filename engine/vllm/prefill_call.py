@@ -34,7 +34,7 @@ Failed = Callable[[str, str], None]
 """Called with the id and why, on a thread of the call's."""
 
 
-class Calls(Protocol):
+class PromptCalls(Protocol):
     """Has our own engine compute a prompt."""
 
     def start(
@@ -46,7 +46,7 @@ class Calls(Protocol):
         """Of no effect on one that is over."""
 
 
-class PrefillCalls(Calls):
+class PrefillCalls(PromptCalls):
     """
     Attributes:
         api: host:port of our own HTTP API; empty if it was not told.

@@ -12,15 +12,15 @@ from typing import Any, Self
 from pdgate.engine.connector import Core, Keep
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.vllm.census import Census, Gather, Seat, taken
-from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
+from pdgate.engine.vllm.dialects import DialectMode, Dialects, QueuedDialects
 from pdgate.engine.vllm.kv_region import Rebase, open_region, pages_of
 from pdgate.engine.vllm.passes import Passes, new_secret
 from pdgate.engine.vllm.prefill_call import PrefillCalls
-from pdgate.engine.vllm.settings import Settings
+from pdgate.engine.vllm.settings import VllmSettings
 from pdgate.engine.vllm.worker_side import Fellows, WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import HOST
 from pdgate.transfer.runtime.fleet import Identity, configured
 from pdgate.transfer.runtime.tls import Tls
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningWorker:
     """
     Attributes:
         layers: Place in the model of each layer that is here, by its name in vLLM.
@@ -45,7 +45,7 @@ class Running:
     @classmethod
     def start(
         cls,
-        settings: Settings,
+        settings: VllmSettings,
         model: str,
         tensors: Mapping[str, Any],
         bound: Iterable[Any],
@@ -54,7 +54,7 @@ class Running:
         seat: Seat,
         gather: Gather,
         place: str = HOST,
-        moment: Callable[[], Event | None] = lambda: None,
+        moment: Callable[[], DeviceEvent | None] = lambda: None,
     ) -> Self:
         """Peers are served from now on. Raises ValueError, OSError, LookupError, TransferError.
 
@@ -82,7 +82,7 @@ class Running:
             kind = QueuedDialects if extra.queue else Dialects
             made.append(
                 kind(
-                    mode=Mode(extra.mode),
+                    mode=DialectMode(extra.mode),
                     core=core,
                     layout=found.layout,
                     regions=[region],
@@ -121,7 +121,7 @@ class Running:
 
 
 def _connector_settings(
-    settings: Settings, model: str, identity: Identity, seat: Seat, found: Census
+    settings: VllmSettings, model: str, identity: Identity, seat: Seat, found: Census
 ) -> ConnectorSettings:
     extra = settings.extra
     return ConnectorSettings(

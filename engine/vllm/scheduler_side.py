@@ -22,17 +22,17 @@ from typing import Any, Final, Protocol
 from pdgate.engine.vllm.answers import NO_FORM, Form, filled
 from pdgate.engine.vllm.intent import Intent, intent, speaks_nixl, wire_id
 from pdgate.engine.vllm.orders import (
-    Asked,
-    Cancel,
+    AskedRequest,
+    CancelOrder,
     Drop,
     Evict,
     Fetch,
     Hold,
-    Kept,
+    KeptBlocks,
     LetGo,
     Order,
     Progress,
-    Refuse,
+    RefuseOrder,
 )
 
 FINISHED: Final[Mapping[str, str]] = {
@@ -45,7 +45,7 @@ FAILED: Final = "FINISHED_ERROR"
 log = logging.getLogger(__name__)
 
 
-class Request(Protocol):
+class VllmRequest(Protocol):
     """What is read of vLLM's Request."""
 
     request_id: str
@@ -59,7 +59,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class EndingRequest:
     """
     Attributes:
         keeps: Its blocks stay until the worker reports them sent.
@@ -80,7 +80,7 @@ class _Live:
         loading: vLLM waits for the end of its load.
     """
 
-    asked: Asked
+    asked: AskedRequest
     intent: Intent
     cached_tokens: int = 0
     ordered: bool = False
@@ -108,7 +108,7 @@ class SchedulerSide:
         """Where the blocks of this engine are read (answers.py)."""
         self._form = form
 
-    def matched(self, request: Request, computed_tokens: int) -> int:
+    def matched(self, request: VllmRequest, computed_tokens: int) -> int:
         """How many tokens beyond `computed_tokens` a peer has; 0 for none, or no longer."""
         live = self._of(request)
         if live is None or live.ordered:
@@ -118,7 +118,9 @@ class SchedulerSide:
             return 0
         return max(0, live.tokens - computed_tokens)
 
-    def allocated(self, request: Request, block_ids: Sequence[int], external_tokens: int) -> None:
+    def allocated(
+        self, request: VllmRequest, block_ids: Sequence[int], external_tokens: int
+    ) -> None:
         """It has blocks; `external_tokens` of them have to come from a peer."""
         live = self._of(request)
         if live is None:
@@ -163,35 +165,37 @@ class SchedulerSide:
         for request_id in request_ids:
             live = self._live.get(request_id)
             if live is not None and live.loading:
-                self._orders.append(Cancel(request_id))
+                self._orders.append(CancelOrder(request_id))
 
     def refuse(self, request_id: str, why: str) -> None:
         """After a bug: whatever was promised to vLLM for this request is a failure now."""
-        self._orders.append(Refuse(request_id, why))
+        self._orders.append(RefuseOrder(request_id, why))
 
-    def finished(self, request: Request, status: str, block_ids: Sequence[int]) -> Ending:
+    def finished(
+        self, request: VllmRequest, status: str, block_ids: Sequence[int]
+    ) -> EndingRequest:
         live = self._live.pop(request.request_id, None)
         if live is None:
-            return Ending()
+            return EndingRequest()
         if live.intent is Intent.HOLD:
             if not live.ordered:
-                return Ending()
+                return EndingRequest()
             self._holds -= 1
-            return Ending(True, self._keep(live, request, status, block_ids))
+            return EndingRequest(True, self._keep(live, request, status, block_ids))
         if not live.ordered:
             self._orders.append(LetGo(live.asked))
         elif status not in FINISHED:
             # Of no effect if the load is over; if not, vLLM waits for its report.
-            self._orders.append(Cancel(live.asked.id))
+            self._orders.append(CancelOrder(live.asked.id))
         failed_load = live.loading and status == FAILED
-        return Ending(as_abort=failed_load and not speaks_nixl(live.asked.params))
+        return EndingRequest(as_abort=failed_load and not speaks_nixl(live.asked.params))
 
     def take_orders(self) -> tuple[Order, ...]:
         orders, self._orders = tuple(self._orders), []
         return orders
 
     def _keep(
-        self, live: _Live, request: Request, status: str, block_ids: Sequence[int]
+        self, live: _Live, request: VllmRequest, status: str, block_ids: Sequence[int]
     ) -> dict[str, Any] | None:
         """The answer."""
         asked = live.asked
@@ -200,12 +204,12 @@ class SchedulerSide:
             self._orders.append(Drop(asked.id, f"the prefill ended as {status}"))
             return None
         needed = block_ids[: -(-tokens // self._block_tokens)]
-        self._orders.append(Kept(asked.id, tuple(needed), tokens, FINISHED[status]))
+        self._orders.append(KeptBlocks(asked.id, tuple(needed), tokens, FINISHED[status]))
         if not speaks_nixl(asked.params):
             return None
         return filled(self._form, asked.id, needed, tokens, live.cached_tokens)
 
-    def _of(self, request: Request) -> _Live | None:
+    def _of(self, request: VllmRequest) -> _Live | None:
         found = self._live.get(request.request_id)
         if found is None and request.kv_transfer_params:
             found = _read(request)
@@ -214,7 +218,7 @@ class SchedulerSide:
         return found
 
 
-def _read(request: Request) -> _Live | None:
+def _read(request: VllmRequest) -> _Live | None:
     params = request.kv_transfer_params
     wanted = intent(params)
     if wanted is Intent.NOTHING or not isinstance(params, Mapping):
@@ -226,10 +230,12 @@ def _read(request: Request) -> _Live | None:
         log.info("%s is computed here: it has %s", request.request_id, what)
         return None
     prompt = tuple(request.prompt_token_ids)
-    return _Live(Asked(request.request_id, wire_id(request.request_id), prompt, params), wanted)
+    return _Live(
+        AskedRequest(request.request_id, wire_id(request.request_id), prompt, params), wanted
+    )
 
 
-def _more_than_tokens(request: Request) -> str:
+def _more_than_tokens(request: VllmRequest) -> str:
     """What else its KV depends on; empty if nothing."""
     extras = {
         "prompt embeddings": request.prompt_embeds is not None,

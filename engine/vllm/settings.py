@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from pdgate.cluster.queue import settings as queue_settings
-from pdgate.engine.vllm.dialects import Mode
+from pdgate.engine.vllm.dialects import DialectMode
 from pdgate.protocols.instance import Role
 
 ROLES: Final[Mapping[str, str]] = {
@@ -21,7 +21,7 @@ ROLES: Final[Mapping[str, str]] = {
 }
 
 CHOICES: Final[Mapping[str, Sequence[str]]] = {
-    "mode": tuple(Mode),
+    "mode": tuple(DialectMode),
     "mover": ("process", "threads"),
 }
 
@@ -53,7 +53,7 @@ class Extra:
     advertise: str = ""
     api: str = ""
     lease_seconds: float = 30.0
-    mode: str = Mode.LAYERWISE.value
+    mode: str = DialectMode.LAYERWISE.value
     queue: str = ""
     mover: str = "process"
     model: str = ""
@@ -64,7 +64,7 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VllmSettings:
     """
     Attributes:
         kv_port: 0 for any, which only an engine that is never asked may have.
@@ -77,7 +77,7 @@ class Settings:
     served_model: str
 
 
-def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -> Settings:
+def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -> VllmSettings:
     """Raises ValueError, naming the setting."""
     if role not in ROLES:
         raise ValueError(f"kv_role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -103,7 +103,7 @@ def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -
         _check_queue(role, chosen.queue)
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
-    return Settings(ROLES[role], port, chosen, served_model)
+    return VllmSettings(ROLES[role], port, chosen, served_model)
 
 
 def _check_queue(role: str, queue: str) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 from pdgate.engine.vllm import metrics, surface
 
 
-class Stats(surface.KVConnectorStats):  # type: ignore[misc]
+class VllmStats(surface.KVConnectorStats):  # type: ignore[misc]
     data: metrics.Numbers
 
     def reset(self) -> None:
         self.data = {}
 
-    def aggregate(self, other: Any) -> "Stats":
-        return Stats(metrics.merged(self.data, other.data))
+    def aggregate(self, other: Any) -> "VllmStats":
+        return VllmStats(metrics.merged(self.data, other.data))
 
     def reduce(self) -> Mapping[str, float]:
         return {name: round(value, 3) for name, value in self.data.items()}
@@ -38,11 +38,11 @@ class PromMetrics(surface.KVConnectorPromMetrics):  # type: ignore[misc]
         counters, gauges = metrics.COUNTERS.items(), metrics.GAUGES.items()
         self._counters = {n: per_engine(self._counter_cls, n, about) for n, about in counters}
         self._gauges = {n: per_engine(self._gauge_cls, n, about) for n, about in gauges}
-        self._last: dict[int, metrics.Gauges] = {}
+        self._last: dict[int, metrics.WorkerGauges] = {}
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         for name, counter in self._counters.items():
             counter[engine_idx].inc(transfer_stats_data.get(name, 0))
-        last = self._last.setdefault(engine_idx, metrics.Gauges())
+        last = self._last.setdefault(engine_idx, metrics.WorkerGauges())
         for name, value in last.after(transfer_stats_data).items():
             self._gauges[name][engine_idx].set(value)

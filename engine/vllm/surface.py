@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pdgate.engine.vllm.census import Seat
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import HOST
 
 try:
@@ -105,13 +105,13 @@ def gather(mine: Any) -> list[Any]:
     return found
 
 
-def moment(there: str) -> Event | None:
+def moment(there: str) -> DeviceEvent | None:
     """Behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
     if there == HOST:
         return None
     import torch
 
-    event: Event = torch.cuda.Event()
+    event: DeviceEvent = torch.cuda.Event()
     event.record()  # type: ignore[attr-defined]
     return event
 

@@ -25,20 +25,20 @@ from pdgate.engine.leases import Lease, Leases
 from pdgate.engine.vllm.intent import prefill_id
 from pdgate.engine.vllm.names import Names
 from pdgate.engine.vllm.orders import (
-    Asked,
-    Cancel,
+    AskedRequest,
+    CancelOrder,
     Drop,
     Evict,
     Fetch,
     Hold,
-    Kept,
+    KeptBlocks,
     LetGo,
     Order,
     Progress,
-    Refuse,
+    RefuseOrder,
 )
 from pdgate.engine.vllm.passes import Passes
-from pdgate.engine.vllm.prefill_call import Calls, Failed
+from pdgate.engine.vllm.prefill_call import Failed, PromptCalls
 from pdgate.engine.vllm.reports import Reports, Results
 
 SLOW_EVICTION_SECONDS = 5.0
@@ -70,7 +70,7 @@ class WorkerSide(Core):
     def __init__(
         self,
         connect: Callable[[Core], Connector],
-        calls: Callable[[Failed], Calls],
+        calls: Callable[[Failed], PromptCalls],
         now: Callable[[], float] = time.monotonic,
         fellows: Fellows | None = None,
     ) -> None:
@@ -215,7 +215,7 @@ class WorkerSide(Core):
         match order:
             case Hold(asked):
                 self._hold(asked)
-            case Kept():
+            case KeptBlocks():
                 self._kept(order)
             case Drop(request_id, why):
                 self._reports.sending(request_id)
@@ -229,14 +229,14 @@ class WorkerSide(Core):
                 self._fetch(order)
             case LetGo(asked):
                 self._let_go(asked)
-            case Cancel(request_id):
+            case CancelOrder(request_id):
                 self.connector.cancel(request_id)
-            case Refuse(request_id, why):
+            case RefuseOrder(request_id, why):
                 log.error("request %s fails: %s", request_id, why)
                 self._reports.receiving(request_id)
                 self._reports.received(request_id, failed=True)
 
-    def _hold(self, asked: Asked) -> None:
+    def _hold(self, asked: AskedRequest) -> None:
         name = prefill_id(asked.params)
         if name is not None:
             self._learn_of(name, asked)
@@ -254,7 +254,7 @@ class WorkerSide(Core):
             with self._changed:
                 self._keeps[asked.id] = plan
 
-    def _learn_of(self, name: str, asked: Asked) -> None:
+    def _learn_of(self, name: str, asked: AskedRequest) -> None:
         """Of a prefill that the first worker was asked for."""
         fellows = self._fellows
         if fellows is None or fellows.first:
@@ -270,7 +270,7 @@ class WorkerSide(Core):
         with self._changed:
             self._keeps[name] = keep
 
-    def _kept(self, order: Kept) -> None:
+    def _kept(self, order: KeptBlocks) -> None:
         name = self._names.ours(order.id)
         self._reports.sending(order.id)
         with self._changed:
@@ -314,7 +314,7 @@ class WorkerSide(Core):
             self.connector.counters.failed += 1
             self.loaded(request_id, str(error))
 
-    def _let_go(self, asked: Asked) -> None:
+    def _let_go(self, asked: AskedRequest) -> None:
         try:
             plan = self.connector.plan(_arrival(asked))
         except ValueError as error:
@@ -352,5 +352,5 @@ class WorkerSide(Core):
         self._reports.sent(self._names.vllms(name))
 
 
-def _arrival(asked: Asked) -> Arrival:
+def _arrival(asked: AskedRequest) -> Arrival:
     return Arrival(asked.id, asked.wire_id, asked.prompt, asked.params, {})

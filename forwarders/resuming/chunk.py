@@ -5,6 +5,8 @@ from typing import Any
 
 import msgspec
 
+from pdgate.protocols.chunks import MOST_DECODED_BYTES, TooManyChoices, is_costly
+
 
 class Delta(msgspec.Struct):
     """What an engine's parsers make of the text beside `content` cannot be made elsewhere."""
@@ -28,7 +30,7 @@ class Delta(msgspec.Struct):
         )
 
 
-class Choice(msgspec.Struct):
+class ResumedChoice(msgspec.Struct):
     index: int = 0
     delta: Delta | None = None
     text: str | None = None
@@ -42,7 +44,7 @@ class Choice(msgspec.Struct):
         return (self.delta.content if self.delta is not None else self.text) or ""
 
 
-class Chunk(msgspec.Struct):
+class ResumedChunk(msgspec.Struct):
     """
     Attributes:
         error: An engine's last word, in place of all else.
@@ -53,15 +55,22 @@ class Chunk(msgspec.Struct):
     object: str = ""
     created: int = 0
     model: str = ""
-    choices: list[Choice] = []
+    choices: list[ResumedChoice] = []
     prompt_token_ids: list[int] | None = None
     usage: Any = None
     error: Any = None
 
 
-read = msgspec.json.Decoder(Chunk).decode
+_read = msgspec.json.Decoder(ResumedChunk).decode
 
 _IDS = re.compile(rb',\s*"(?:prompt_)?token_ids"\s*:\s*(?:null|\[[\d,\s]*\])')
+
+
+def read(data: bytes) -> ResumedChunk:
+    """Raises msgspec.DecodeError, also for one that takes too long."""
+    if is_costly(data):
+        raise TooManyChoices
+    return _read(data)
 
 
 def without_ids(event: bytes) -> bytes:
@@ -69,4 +78,4 @@ def without_ids(event: bytes) -> bytes:
 
     Inside a text the quotes would stand behind backslashes, so this cannot be text.
     """
-    return _IDS.sub(b"", event)
+    return event if len(event) > MOST_DECODED_BYTES else _IDS.sub(b"", event)

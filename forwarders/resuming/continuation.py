@@ -10,7 +10,7 @@ text, and nothing need be: the same question is asked again.
 import msgspec
 
 from pdgate.forwarders.resuming.eligible import CARRIED, WANTED
-from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
 
 DEFAULT_MAX_TOKENS = 16
@@ -32,7 +32,7 @@ def limit(call: Call) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def continuation(call: Call, journal: Journal) -> Call:
+def continuation(call: Call, journal: StreamJournal) -> Call:
     """`call` is the whole one, as it was asked for first."""
     said = journal.whole
     if not said:

@@ -15,7 +15,7 @@ from array import array
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from pdgate.forwarders.resuming.chunk import Choice, Chunk
+from pdgate.forwarders.resuming.chunk import ResumedChoice, ResumedChunk
 
 MOST_TOKENS = 1 << 20
 """Of prompt and answer; four bytes each."""
@@ -24,7 +24,7 @@ GAVE_UP = ("abort", "error")
 """finish_reason of a request that the engine did not finish."""
 
 
-class Verdict(Enum):
+class JournalVerdict(Enum):
     PASS = auto()
     HOLD = auto()
     BROKEN = auto()
@@ -43,7 +43,7 @@ class Head:
         return {"id": self.id, "object": self.object, "created": self.created, "model": self.model}
 
 
-class Journal:
+class StreamJournal:
     """
     Attributes:
         lost: Why no other engine can go on; "" if one can.
@@ -86,16 +86,16 @@ class Journal:
         self._counted = 0
         self._waiting: list[int] = []
 
-    def take(self, chunk: Chunk) -> Verdict:
+    def take(self, chunk: ResumedChunk) -> JournalVerdict:
         """What is to become of this event. Raises OverflowError for ids that are none."""
         if chunk.error:
-            return Verdict.BROKEN
+            return JournalVerdict.BROKEN
         if not chunk.choices:
             self.usage = self.usage or chunk.usage is not None
-            return Verdict.PASS
+            return JournalVerdict.PASS
         choice = chunk.choices[0]
         if choice.finish_reason in GAVE_UP:
-            return Verdict.BROKEN
+            return JournalVerdict.BROKEN
         if len(chunk.choices) > 1 or choice.index:
             self.lost = "several choices"
         elif choice.delta is not None and choice.delta.parsed:
@@ -103,16 +103,16 @@ class Journal:
         else:
             self._note(chunk, choice)
         if self.lost:
-            return Verdict.PASS
+            return JournalVerdict.PASS
         if self._waiting and not choice.said and not choice.finish_reason:
-            return Verdict.HOLD
+            return JournalVerdict.HOLD
         self.settle()
         if choice.said:
             self._note_text(choice)
         if choice.delta is not None and choice.delta.role:
             self.role = True
         self.finish = self.finish or choice.finish_reason is not None
-        return Verdict.PASS
+        return JournalVerdict.PASS
 
     def settle(self) -> None:
         """The client gets what has been waiting."""
@@ -130,7 +130,7 @@ class Journal:
         self.prompt, self.tokens = array("I"), array("I")
         self.after.clear()
 
-    def _note(self, chunk: Chunk, choice: Choice) -> None:
+    def _note(self, chunk: ResumedChunk, choice: ResumedChoice) -> None:
         if self.head is None:
             self.head = Head(chunk.id, chunk.object, chunk.created, chunk.model)
         prompt = chunk.prompt_token_ids or choice.prompt_token_ids
@@ -145,7 +145,7 @@ class Journal:
         if choice.logprobs and choice.delta is None:
             self._count(choice.logprobs)
 
-    def _note_text(self, choice: Choice) -> None:
+    def _note_text(self, choice: ResumedChoice) -> None:
         if len(choice.token_ids or ()) == 1:
             self.whole = len(self.tokens)
             self.characters = self._counted

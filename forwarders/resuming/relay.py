@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.body_filter import BodyFilter
 from pdgate.forwarders.resuming.chunk import read, without_ids
-from pdgate.forwarders.resuming.journal import Journal, Verdict
+from pdgate.forwarders.resuming.journal import JournalVerdict, StreamJournal
 from pdgate.forwarders.resuming.rewriting import usage
 from pdgate.protocols import sse
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, GatewayError
+from pdgate.protocols.fields import UNREADABLE
 
 MOST_HELD = 64
 """Events without text; what is silent for longer is not half a character."""
@@ -27,7 +26,7 @@ class Relay(BodyFilter):
     def __init__(
         self,
         answer: Answer,
-        journal: Journal,
+        journal: StreamJournal,
         at: str,
         *,
         rewrite: Callable[[bytes], bytes] | None,
@@ -81,13 +80,13 @@ class Relay(BodyFilter):
                 if self._rewrite is not None:
                     event = self._rewrite(event)
                 match self._verdict(event):
-                    case Verdict.PASS if self._held:
+                    case JournalVerdict.PASS if self._held:
                         out += [self._released(), self._shown(event)]
-                    case Verdict.PASS:
+                    case JournalVerdict.PASS:
                         out.append(self._shown(event))
-                    case Verdict.HOLD:
+                    case JournalVerdict.HOLD:
                         self._held.append(event)
-                    case Verdict.BROKEN:
+                    case JournalVerdict.BROKEN:
                         self._broken = True
                         break
         except (ValueError, LookupError, TypeError, AttributeError):
@@ -95,23 +94,23 @@ class Relay(BodyFilter):
             self._broken = True
         return b"".join(out)
 
-    def _verdict(self, event: bytes) -> Verdict:
+    def _verdict(self, event: bytes) -> JournalVerdict:
         journal = self._journal
         data = sse.payload(event)
         if not data or journal.lost:
-            return Verdict.PASS
+            return JournalVerdict.PASS
         if data == b"[DONE]":
             # vLLM has no chunk for a request that it gives up, and ends the stream all the same.
             self._done = journal.finish
-            return Verdict.PASS if self._done else Verdict.BROKEN
+            return JournalVerdict.PASS if self._done else JournalVerdict.BROKEN
         try:
             verdict = journal.take(read(data))
-        except (msgspec.DecodeError, OverflowError):
+        except (*UNREADABLE, OverflowError):
             journal.give_up("an event that is no chunk")
-            return Verdict.PASS
-        if verdict is Verdict.HOLD and len(self._held) >= MOST_HELD:
+            return JournalVerdict.PASS
+        if verdict is JournalVerdict.HOLD and len(self._held) >= MOST_HELD:
             journal.settle()
-            return Verdict.PASS
+            return JournalVerdict.PASS
         return verdict
 
     def _released(self) -> bytes:

@@ -12,7 +12,7 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
-from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.relay import Relay
 from pdgate.forwarders.resuming.rewriting import Rewriting
 from pdgate.protocols.call import Call
@@ -31,7 +31,7 @@ class Resuming:
         self._asked = call
         self._deliver = deliver
         self._left = most
-        self._journal = Journal()
+        self._journal = StreamJournal()
         self.cause: GatewayError | None = None
         self._refused = ""
         self._broke_at: int | None = None
@@ -49,7 +49,7 @@ class Resuming:
         rewrite = None
         if record.committed is None:
             # Whatever an earlier attempt began, the client has nothing of it.
-            self._journal = Journal()
+            self._journal = StreamJournal()
             self._journal.lost = self._refused
         else:
             rewrite = Rewriting(self.call, self._journal).event

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from pdgate.forwarders.resuming.journal import Journal
+from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.known import Known
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call
+from pdgate.protocols.chunks import is_costly
 
 
 class Rewriting:
@@ -23,7 +24,7 @@ class Rewriting:
         journal: As it is when the continuation begins.
     """
 
-    def __init__(self, call: Call, journal: Journal) -> None:
+    def __init__(self, call: Call, journal: StreamJournal) -> None:
         head = journal.head
         self._head = {} if head is None else head.as_json()
         self._known = Known(journal.tokens[journal.whole :], "".join(journal.after))
@@ -40,6 +41,8 @@ class Rewriting:
         data = sse.payload(event)
         if not data or data == b"[DONE]":
             return event
+        if is_costly(data):
+            raise ValueError("an event too long to be rewritten")
         chunk = msgspec.json.decode(data, type=dict[str, Any])
         if chunk.get("error"):
             return event

@@ -17,8 +17,8 @@ from pdgate.gateway.adaptive.leader import Leader
 from pdgate.gateway.adaptive.record import (
     REMEMBERED,
     BadRecord,
-    Change,
-    Record,
+    RoleChange,
+    RoleRecord,
     Side,
     from_bytes,
     to_bytes,
@@ -54,7 +54,7 @@ class Adapting:
         self.sides = sides
         self.roles = roles
         self.leader = Leader(secrets.token_hex(6), period_seconds)
-        self.changes: deque[Change] = deque(maxlen=REMEMBERED)
+        self.changes: deque[RoleChange] = deque(maxlen=REMEMBERED)
         self.counted: Counter[tuple[str, Side]] = Counter()
         self._period_seconds = period_seconds
         self._store = store
@@ -123,14 +123,14 @@ class Adapting:
         side = _SIDES[turn.to]
         log.info("%s serves %s from now on: %s", turn.id, side, turn.reason)
         self.sides.put(turn.id, turn.to)
-        self.changes.append(Change(self._wall(), turn.id, side, turn.reason, turn.first))
+        self.changes.append(RoleChange(self._wall(), turn.id, side, turn.reason, turn.first))
         if not turn.first:
             self.counted[turn.id, side] += 1
 
-    def _record(self) -> Record:
+    def _record(self) -> RoleRecord:
         self._beat += 1
         sides = {name: _SIDES[side] for name, side in self.sides.decided().items()}
-        return Record(self.leader.own, self._beat, sides, tuple(self.changes))
+        return RoleRecord(self.leader.own, self._beat, sides, tuple(self.changes))
 
     def _complain(self, why: str) -> None:
         """Once per reason: an outage is many rounds."""

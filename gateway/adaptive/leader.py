@@ -8,7 +8,7 @@ both have said meanwhile is one record, not two.
 
 from typing import Final
 
-from pdgate.gateway.adaptive.record import Record
+from pdgate.gateway.adaptive.record import RoleRecord
 
 SILENT_PERIODS: Final = 3
 
@@ -26,7 +26,7 @@ class Leader:
         self._beat = -1
         self._heard = 0.0
 
-    def hears(self, record: Record | None, now: float) -> bool:
+    def hears(self, record: RoleRecord | None, now: float) -> bool:
         """Whether this is news of another process; None: there is no record."""
         if record is None:
             self.known = ""

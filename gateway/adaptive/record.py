@@ -14,7 +14,7 @@ class BadRecord(Exception):
     """What is in the store is no record; the message says why."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RoleChange(msgspec.Struct, frozen=True):
     """
     Attributes:
         at: Unix seconds.
@@ -28,7 +28,7 @@ class Change(msgspec.Struct, frozen=True):
     first: bool = False
 
 
-class Record(msgspec.Struct, frozen=True):
+class RoleRecord(msgspec.Struct, frozen=True):
     """
     Attributes:
         by: Who decides, a name drawn at its start.
@@ -40,16 +40,16 @@ class Record(msgspec.Struct, frozen=True):
     by: str
     beat: int
     sides: dict[str, Side] = {}
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RoleChange, ...] = ()
 
 
-def to_bytes(record: Record) -> bytes:
+def to_bytes(record: RoleRecord) -> bytes:
     return msgspec.json.encode(record)
 
 
-def from_bytes(value: bytes) -> Record:
+def from_bytes(value: bytes) -> RoleRecord:
     """Raises BadRecord."""
     try:
-        return msgspec.json.decode(value, type=Record)
+        return msgspec.json.decode(value, type=RoleRecord)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadRecord(str(error)) from error

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.config.complaints import complaints
-from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.sync.shared_setting import SharedSetting
 from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import BadRequest
@@ -27,7 +27,7 @@ PATH = "/admin/disaggregation"
 MAX_BODY_BYTES = 64 << 10
 
 
-def routes(rule: SharedSetting[Disaggregation], token: str) -> APIRouter:
+def routes(rule: SharedSetting[DisaggregationSection], token: str) -> APIRouter:
     """`token` is not empty."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
@@ -59,7 +59,7 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _changed(section: Disaggregation, body: bytes) -> Disaggregation:
+def _changed(section: DisaggregationSection, body: bytes) -> DisaggregationSection:
     """Raises BadRequest, which names the key."""
     try:
         said = json.loads(body)
@@ -68,8 +68,8 @@ def _changed(section: Disaggregation, body: bytes) -> Disaggregation:
     if not isinstance(said, dict):
         raise BadRequest("the request body must be a JSON object")
     try:
-        return Disaggregation.model_validate_json(
+        return DisaggregationSection.model_validate_json(
             json.dumps({**section.model_dump(), **said}), strict=True
         )
     except ValidationError as error:
-        raise BadRequest(complaints(error, Disaggregation)) from None
+        raise BadRequest(complaints(error, DisaggregationSection)) from None

@@ -1,6 +1,6 @@
 """Where calls wait until there is room for them, each for its turn, and not for ever.
 
-    with gate.turn(call.model, Place(urgency, tenant, tokens)) as turn:
+    with gate.turn(call.model, LinePlace(urgency, tenant, tokens)) as turn:
         if turn.waits:
             await turn.come()
         ...     # engines may be reserved, at once: until then the room is kept
@@ -26,8 +26,8 @@ from pdgate.scheduling.admission import (
     Ample,
     Limits,
     Line,
+    LinePlace,
     Pace,
-    Place,
     Room,
     seconds_to_read,
 )
@@ -65,7 +65,7 @@ class Gate:
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def turn(self, name: str | None, place: Place) -> "Turn":
+    def turn(self, name: str | None, place: LinePlace) -> "FreeTurn":
         """For a model's next call, which is to be entered at once. Raises Overloaded."""
         try:
             eligible = self._endpoints.eligible(name)
@@ -110,7 +110,9 @@ class Gate:
 
     # A turn's.
 
-    def _turn(self, key: str, eligible: EligibleSet, model: "_Model", place: Place) -> "Turn":
+    def _turn(
+        self, key: str, eligible: EligibleSet, model: "_Model", place: LinePlace
+    ) -> "FreeTurn":
         """Where a closer look is needed. Raises Overloaded."""
         longest = self._limits.ttft_seconds
         if longest is not None:
@@ -120,12 +122,12 @@ class Gate:
         place.due = self._room.due(eligible, place.tokens, monotonic())
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
-    def _let_in(self, model: "_Model") -> "Turn":
+    def _let_in(self, model: "_Model") -> "FreeTurn":
         model.begun += 1
         model.tell()
         return model.at_once
 
-    def _join(self, key: str, model: "_Model", place: Place) -> "asyncio.Future[None]":
+    def _join(self, key: str, model: "_Model", place: LinePlace) -> "asyncio.Future[None]":
         """What to wait for. Raises Overloaded."""
         self._make_place(key, model, place)
         if not model.waiters:
@@ -143,7 +145,7 @@ class Gate:
         model.beginning -= 1
         model.tell()
 
-    def _left_line(self, model: "_Model", place: Place) -> None:
+    def _left_line(self, model: "_Model", place: LinePlace) -> None:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
@@ -205,12 +207,14 @@ class Gate:
         model.pace.began(monotonic(), others_wait=bool(model.line))
         waiter.set_result(None)
 
-    def _check_outlook(self, key: str, eligible: EligibleSet, place: Place, longest: float) -> None:
+    def _check_outlook(
+        self, key: str, eligible: EligibleSet, place: LinePlace, longest: float
+    ) -> None:
         expected = seconds_to_read(eligible, place.tokens)
         if expected is not None and expected > longest:
             raise self._refusal(key, LATE, expected - longest)
 
-    def _make_place(self, key: str, model: "_Model", place: Place) -> None:
+    def _make_place(self, key: str, model: "_Model", place: LinePlace) -> None:
         expected = model.pace.wait(model.line.ahead(), monotonic())
         longest = self._limits.wait_seconds
         if expected is not None and expected > longest:
@@ -222,7 +226,7 @@ class Gate:
             raise self._refusal(key, FULL, model.pace.wait(0, monotonic()))
         self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
 
-    def _turn_away(self, model: "_Model", place: Place, error: Overloaded) -> None:
+    def _turn_away(self, model: "_Model", place: LinePlace, error: Overloaded) -> None:
         waiter, _ = model.waiters[place]
         self._left_line(model, place)
         if not waiter.cancelled():
@@ -290,11 +294,11 @@ class _Model:
         self.begun = 0
         self.beginning = 0
         self.since = 0
-        self.waiters: dict[Place, tuple[asyncio.Future[None], float]] = {}
+        self.waiters: dict[LinePlace, tuple[asyncio.Future[None], float]] = {}
         self.shared = shared
         self.eligible: EligibleSet | None = None
         self.ample = NEVER
-        self.at_once = Turn(gate, self)
+        self.at_once = FreeTurn(gate, self)
 
     def tell(self) -> None:
         """Other processes, of what has changed."""
@@ -302,7 +306,7 @@ class _Model:
             self.shared.tell(self.begun, self.beginning, self.since if self.line else None)
 
 
-class Turn:
+class FreeTurn:
     """Of calls that need not wait, as a block; nothing may be awaited before it is entered.
 
     Attributes:
@@ -332,13 +336,13 @@ class Turn:
         self._gate._ended(self._model)
 
 
-class WaitingTurn(Turn):
+class WaitingTurn(FreeTurn):
     """One call's."""
 
     __slots__ = ("_place", "_waiter")
 
     def __init__(
-        self, gate: Gate, model: _Model, place: Place, waiter: "asyncio.Future[None]"
+        self, gate: Gate, model: _Model, place: LinePlace, waiter: "asyncio.Future[None]"
     ) -> None:
         super().__init__(gate, model)
         self._place, self._waiter = place, waiter

@@ -14,7 +14,7 @@ from pdgate.protocols.apis import STORED, Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.priority import LEAST_URGENT, ORDINARY
-from pdgate.scheduling.admission import Place
+from pdgate.scheduling.admission import LinePlace
 
 NAME = "x-priority"
 _NAME = NAME.encode()
@@ -32,10 +32,10 @@ def urgency(headers: RequestHeaders, own: int) -> int:
     return max(said, own)
 
 
-def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) -> Place | None:
+def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) -> LinePlace | None:
     """None for what takes nothing that calls wait for. Raises BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
     if key_state is None:
-        return Place(urgency(headers, ORDINARY), "", call.prompt_tokens)
-    return Place(urgency(headers, key_state.priority), key_state.name, call.prompt_tokens)
+        return LinePlace(urgency(headers, ORDINARY), "", call.prompt_tokens)
+    return LinePlace(urgency(headers, key_state.priority), key_state.name, call.prompt_tokens)

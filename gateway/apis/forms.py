@@ -25,7 +25,7 @@ _CHARSETS: Final = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"ascii"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FormPart:
     """One field of a form.
 
     Attributes:
@@ -42,7 +42,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    parts: tuple[Part, ...]
+    parts: tuple[FormPart, ...]
     multipart: bool
 
     @property
@@ -77,11 +77,11 @@ def read(content_type: bytes, body: bytes) -> Form | None:
         if len(body) > MOST_URL_ENCODED_BYTES:
             raise TooLarge(f"a form of this type is larger than {MOST_URL_ENCODED_BYTES} bytes")
         pairs = pairs_in(body.decode("latin-1"))
-        return Form(tuple(Part(name, said.encode()) for name, said in pairs), multipart=False)
+        return Form(tuple(FormPart(name, said.encode()) for name, said in pairs), multipart=False)
     boundary = options.get(b"boundary")
     if not boundary or content_type.lower().count(b"boundary") > 1:
         raise BadRequest("the form has to name one boundary between its parts")
-    reader = _Reader()
+    reader = _FormReader()
     try:
         reader.read(boundary, body)
     except FormParserError as error:
@@ -111,7 +111,7 @@ def _too_many() -> BadRequest:
     return BadRequest(f"the form has more than {MOST_FIELDS} fields")
 
 
-class _Reader:
+class _FormReader:
     """Called by the parser with where in the body what is; the whole body is written at once."""
 
     def __init__(self) -> None:
@@ -135,9 +135,9 @@ class _Reader:
         parser.write(body)
         parser.finalize()
 
-    def parts(self, body: bytes) -> tuple[Part, ...]:
+    def parts(self, body: bytes) -> tuple[FormPart, ...]:
         return tuple(
-            Part(name, body[start:end], start, end, tuple(headers))
+            FormPart(name, body[start:end], start, end, tuple(headers))
             for name, (start, end), headers in zip(
                 self._names, self._spans, self._headers, strict=True
             )

@@ -36,7 +36,7 @@ from pdgate.protocols.call import (
     parse_object,
     value,
 )
-from pdgate.protocols.errors import BadRequest, Forbidden
+from pdgate.protocols.errors import BadRequest, PermissionDenied
 from pdgate.protocols.fields import MOST_LIST_BYTES
 from pdgate.scheduling.endpoint import Endpoint
 
@@ -55,7 +55,7 @@ _BYTES: Final = b"application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PassedRequest:
     """
     Attributes:
         target: The path as it came, still encoded.
@@ -81,7 +81,9 @@ def target_of(scope: Scope, path: str) -> str | None:
     return target[len(prefix) :].decode("latin-1")
 
 
-def asked(method: str, path: str, target: str, query: str, *, everything: bool) -> Asked | None:
+def asked(
+    method: str, path: str, target: str, query: str, *, everything: bool
+) -> PassedRequest | None:
     """None for what does not pass, and is the framework's. `everything`: unknown routes as well."""
     if not path.startswith("/v1/"):
         return None
@@ -89,7 +91,7 @@ def asked(method: str, path: str, target: str, query: str, *, everything: bool) 
         return None
     kept = _KEPT.fullmatch(path)
     if kept is not None and method == ("POST" if kept[2] else "GET"):
-        return Asked(STORED, method, target, query, kept[1])
+        return PassedRequest(STORED, method, target, query, kept[1])
     # Engines may take a slash at the end for none.
     plain = path.rstrip("/")
     if not everything or method not in METHODS or plain in TAKEN or plain in NEVER:
@@ -102,20 +104,20 @@ def asked(method: str, path: str, target: str, query: str, *, everything: bool) 
         return None
     if path.startswith(f"{RESPONSES}/"):
         # DELETE, /input_items, an id that is none of ours: they are of a response all the same.
-        return Asked(STORED, method, target, query, path.split("/")[3])
-    return Asked(PASSED, method, target, query)
+        return PassedRequest(STORED, method, target, query, path.split("/")[3])
+    return PassedRequest(PASSED, method, target, query)
 
 
 def passing(
     intake: Intake,
-    asked: Asked,
+    asked: PassedRequest,
     request_headers: RequestHeaders,
     body: bytes,
     call_id: str,
     fleet: Iterable[Endpoint],
     key_state: KeyState | None = None,
 ) -> Call:
-    """Raises BadRequest, TooLarge, UnsupportedMediaType, NotFound, Forbidden."""
+    """Raises BadRequest, TooLarge, UnsupportedMediaType, NotFound, PermissionDenied."""
     forwarded, content_type = intake.passed_headers(request_headers.all)
     kept: str | None = None
     query, at = asked.query, ""
@@ -132,7 +134,7 @@ def passing(
     model = only or in_body or model
     if asked.stored:
         if key_state is not None and model is not None and not key_state.may_ask(model):
-            raise Forbidden("this API key may not ask that model", param="model")
+            raise PermissionDenied("this API key may not ask that model", param="model")
         model = kept
     path = f"{asked.target}?{query}" if query else asked.target
     return Call(
@@ -153,13 +155,13 @@ def passing(
 
 def _only_model(
     intake: Intake,
-    asked: Asked,
+    asked: PassedRequest,
     content_type: bytes,
     body: bytes,
     key_state: KeyState,
     fleet: Iterable[Endpoint],
 ) -> str | None:
-    """Raises BadRequest, Forbidden, UnsupportedMediaType."""
+    """Raises BadRequest, PermissionDenied, UnsupportedMediaType."""
     aliases = intake.aliases
     there = {model for endpoint in fleet for model in endpoint.models} | aliases.keys()
     others = {model for model in there if not key_state.may_ask(aliases.get(model, model))}

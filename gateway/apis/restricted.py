@@ -11,7 +11,7 @@ affair. So of a key for certain models all have to be one, and what could hide o
 
 An adapter is a model of its own, and SGLang and TensorRT-LLM let a call name it beside its model. A call that
 goes on with a stored response has that one's model, so the route that knows which that is alone takes it (stored.py).
-Source: SGLang, srt/entrypoints/openai/protocol.py (lora_path); TensorRT-LLM, serve/openai_protocol.py (lora_request).
+Source: SGLang, srt/entrypoints/openai/protocol.py (lora_path), srt/managers/io_struct.py (lora_id); TensorRT-LLM, serve/openai_protocol.py (lora_request).
 """
 
 import json
@@ -22,11 +22,13 @@ from pdgate.gateway.apis import forms
 from pdgate.gateway.intake import HOLDERS
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call, value
-from pdgate.protocols.errors import BadRequest, Forbidden, UnsupportedMediaType
+from pdgate.protocols.errors import BadRequest, PermissionDenied, UnsupportedMediaType
+from pdgate.protocols.fields import MOST_VALUE_BYTES
+from pdgate.protocols.sampling import MOST_BYTES, SAMPLING
 
-ADAPTERS: Final = ("lora_path", "lora_request")
+ADAPTERS: Final = ("lora_path", "lora_id", "lora_request")
 """Fields of a call."""
-MODELS: Final = frozenset({"model", "lora_path", "lora_name"})
+MODELS: Final = frozenset({"model", "lora_path", "lora_id", "lora_name"})
 GOES_ON: Final = "previous_response_id"
 MOST_JSON_BYTES: Final = 256 << 10
 """Of a body that names models, 30 ms at worst."""
@@ -42,10 +44,19 @@ def check_fields(call: Call) -> None:
     for name in ADAPTERS:
         if name in body and value(body, name) is not None:
             raise _second(name)
-    for name in HOLDERS:
-        held = value(body, name) if name in body else None
-        if isinstance(held, Mapping) and not MODELS.union(ADAPTERS).isdisjoint(held):
-            raise _second(name)
+    for name in (*HOLDERS, SAMPLING):
+        most_bytes = MOST_BYTES if name == SAMPLING else MOST_VALUE_BYTES
+        held = value(body, name, most_bytes=most_bytes) if name in body else None
+        # A list has one for each prompt.
+        for one in held if isinstance(held, list) else [held]:
+            if _names_a_model(one) or (
+                isinstance(one, Mapping) and any(_names_a_model(one.get(each)) for each in HOLDERS)
+            ):
+                raise _second(name)
+
+
+def _names_a_model(held: object) -> bool:
+    return isinstance(held, Mapping) and not MODELS.union(ADAPTERS).isdisjoint(held)
 
 
 def only_model(
@@ -63,7 +74,7 @@ def only_model(
     Raises BadRequest if there are several, Forbidden, UnsupportedMediaType.
     """
     if any(f"/{other}/" in f"{path}/" for other in others):
-        raise Forbidden("this API key may not ask that model", param="model")
+        raise PermissionDenied("this API key may not ask that model", param="model")
     found = _in_pairs(query)
     if body:
         found += _in_body(content_type, body)

@@ -20,6 +20,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.apis import Shape
 from pdgate.protocols.call import encode
 from pdgate.protocols.errors import GatewayError
+from pdgate.protocols.fields import UNREADABLE
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -52,7 +53,7 @@ def engines_body(status: int, body: bytes, shape: Shape) -> bytes:
         return body
     try:
         said = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         said = None
     if isinstance(said, dict) and said.get("type") == "error":
         return body

@@ -15,7 +15,7 @@ from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols import response_id
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import Forbidden, NotFound
+from pdgate.protocols.errors import NotFound, PermissionDenied
 from pdgate.scheduling.endpoint import Endpoint
 
 
@@ -31,7 +31,7 @@ def owner(stored: str, fleet: Iterable[Endpoint]) -> Endpoint | None:
 def placed(call: Call, fleet: Iterable[Endpoint], key_state: KeyState | None = None) -> Call:
     """The call, bound to the engine that has what it goes on with, if it goes on with anything.
 
-    Raises NotFound, Forbidden for what a key is not for.
+    Raises NotFound, PermissionDenied for what a key is not for.
     """
     if call.path != RESPONSES or call.passed is not None:
         return call
@@ -53,7 +53,7 @@ def kept_at(
 ) -> tuple[str, str | None]:
     """The engine's id, and the response's model, or any that the engine serves.
 
-    Raises NotFound, Forbidden.
+    Raises NotFound, PermissionDenied.
     """
     found = owner(stored, fleet)
     if found is None:
@@ -64,11 +64,11 @@ def kept_at(
 
 
 def _check(key_state: KeyState, stored: str, at: Endpoint, param: str) -> None:
-    """Raises Forbidden if the key is not for the response's model."""
+    """Raises PermissionDenied if the key is not for the response's model."""
     model = _model(stored, at)
     asks = at.models if model is None else (model,)
     if not all(map(key_state.may_ask, asks)):
-        raise Forbidden("this API key may not ask for that response", param=param)
+        raise PermissionDenied("this API key may not ask for that response", param=param)
 
 
 def _model(stored: str, at: Endpoint) -> str | None:

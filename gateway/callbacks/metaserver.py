@@ -17,8 +17,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
+from pdgate.cluster.accepting import stop_accepting
 from pdgate.cluster.networks import Allowed
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.gateway.callbacks.words import MessageResult, Words
 from pdgate.protocols.call import Json, parse_object
 from pdgate.protocols.errors import BadRequest
 
@@ -32,12 +33,12 @@ MOST_BYTES_AT_ONCE: Final = 16 << 20
 READ_SECONDS: Final = 5.0
 
 _STATUS: Final = {
-    Result.TAKEN: HTTPStatus.OK,
-    Result.STRANGER: HTTPStatus.FORBIDDEN,
-    Result.UNKNOWN: HTTPStatus.NOT_FOUND,
-    Result.MALFORMED: HTTPStatus.BAD_REQUEST,
-    Result.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    Result.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
+    MessageResult.TAKEN: HTTPStatus.OK,
+    MessageResult.STRANGER: HTTPStatus.FORBIDDEN,
+    MessageResult.UNKNOWN: HTTPStatus.NOT_FOUND,
+    MessageResult.MALFORMED: HTTPStatus.BAD_REQUEST,
+    MessageResult.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    MessageResult.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Metaserver:
         try:
             await asyncio.get_running_loop().create_future()
         finally:
-            server.close()
+            await stop_accepting(server)
 
     def close(self) -> None:
         self._sock.close()
@@ -87,21 +88,21 @@ class Metaserver:
                 writer.write(_response(_STATUS[result]))
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            self._words.count(Result.MALFORMED)
+            self._words.count(MessageResult.MALFORMED)
         finally:
             self._open -= 1
             writer.close()
 
-    async def _result(self, reader: asyncio.StreamReader, host: str) -> Result:
+    async def _result(self, reader: asyncio.StreamReader, host: str) -> MessageResult:
         """Raises OSError, IncompleteReadError."""
         if host not in self._allowed:
-            return Result.STRANGER
+            return MessageResult.STRANGER
         if self._open > MOST_AT_ONCE:
-            return Result.TOO_MANY
+            return MessageResult.TOO_MANY
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
-            return Result.TOO_LARGE
+            return MessageResult.TOO_LARGE
         first, *lines = head.split(b"\r\n")
         lengths = [
             value.strip()
@@ -109,21 +110,21 @@ class Metaserver:
             if name.lower() == b"content-length"
         ]
         if not first.startswith(b"POST " + PATH.encode() + b" ") or len(lengths) != 1:
-            return Result.MALFORMED
+            return MessageResult.MALFORMED
         if not lengths[0].isdigit() or len(lengths[0]) > 12:
-            return Result.MALFORMED
+            return MessageResult.MALFORMED
         length = int(lengths[0])
         if length > MOST_BYTES:
-            return Result.TOO_LARGE
+            return MessageResult.TOO_LARGE
         if self._coming_bytes + length > MOST_BYTES_AT_ONCE:
-            return Result.TOO_MANY
+            return MessageResult.TOO_MANY
         self._coming_bytes += length
         try:
             return await self._read(await reader.readexactly(length))
         finally:
             self._coming_bytes -= length
 
-    async def _read(self, body: bytes) -> Result:
+    async def _read(self, body: bytes) -> MessageResult:
         # Parsed all at once, those of a flood would hold everybody up.
         async with self._turns:
             await asyncio.sleep(0)
@@ -131,7 +132,7 @@ class Metaserver:
                 word = parse_object(body)
                 return self._words.say(self._key(word), word)
             except BadRequest:
-                return Result.MALFORMED
+                return MessageResult.MALFORMED
 
 
 def _response(status: HTTPStatus) -> bytes:

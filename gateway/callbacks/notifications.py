@@ -2,8 +2,8 @@
 
     PULL   msgpack {"type": "ProxyNotif", "req_id": ...}     LMCache's PD backend, from its pd_proxy_host:pd_proxy_port
 
-One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp.py has the
-other bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
+One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp has the other
+bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
 
 Source: LMCache 0.5, lmcache/v1/storage_backend/pd_backend.py (ProxyNotif, _nixl_worker_loop); examples' disagg_proxy_server.py.
 """
@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp import Listener
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.gateway.callbacks.words import MessageResult, Words
 
 MOST_BYTES: Final = 1 << 10
 
@@ -35,14 +35,14 @@ class Notifications:
     def __init__(self, host: str, port: int, words: Words, allowed: Allowed) -> None:
         """Binds at once. Raises OSError."""
         self._words = words
-        self._listener = Listener(
+        self._listener = ZmtpListener(
             host,
             port,
             "PULL",
             allowed,
             MOST_BYTES,
             self._heard,
-            lambda why: words.count(Result(why.value)),
+            lambda why: words.count(MessageResult(why.value)),
         )
         self.port = self._listener.port
 
@@ -52,11 +52,12 @@ class Notifications:
     def close(self) -> None:
         self._listener.close()
 
-    def _heard(self, message: bytes) -> None:
+    def _heard(self, _: ZmtpPeer, parts: list[bytes]) -> None:
         try:
-            key = _read(message).req_id
+            # A message in parts has an empty one before it where DEALER stands for REQ.
+            key = _read(parts[-1]).req_id
         # A text that is no UTF-8 is a ValueError.
         except (msgspec.DecodeError, ValueError, RecursionError):
-            self._words.count(Result.MALFORMED)
+            self._words.count(MessageResult.MALFORMED)
         else:
             self._words.count(self._words.say(key, {}))

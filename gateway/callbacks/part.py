@@ -21,7 +21,7 @@ NOTIFICATIONS_PORT: Final = 7500
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 
 
-class Callbacks:
+class CallbackPorts:
     """
     Attributes:
         words: What attempts wait for, and counts.
@@ -60,7 +60,7 @@ class Callbacks:
             raise ConfigError(f"'callbacks.notifications': {host}:{port}: {error}") from None
 
     @classmethod
-    def of(cls, settings: Settings) -> "Callbacks | None":
+    def of(cls, settings: Settings) -> "CallbackPorts | None":
         """None where no engine of these protocols calls back. Raises ConfigError."""
         protocols = {one.protocol for one in settings.fleet}
         # What a directory announces may be of these.

@@ -11,7 +11,7 @@ from pdgate.protocols.members import plain_members
 
 
 @plain_members
-class Result(StrEnum):
+class MessageResult(StrEnum):
     """What became of a message."""
 
     TAKEN = "taken"
@@ -33,7 +33,7 @@ class Words:
 
     def __init__(self) -> None:
         self._waited_for: dict[str, asyncio.Future[Json]] = {}
-        self.counts: Counter[Result] = Counter(dict.fromkeys(Result, 0))
+        self.counts: Counter[MessageResult] = Counter(dict.fromkeys(MessageResult, 0))
 
     def __len__(self) -> int:
         return len(self._waited_for)
@@ -49,14 +49,14 @@ class Words:
             del self._waited_for[key]
             said.cancel()
 
-    def count(self, result: Result) -> None:
+    def count(self, result: MessageResult) -> None:
         self.counts[result] += 1
 
-    def say(self, key: str, word: Json) -> Result:
+    def say(self, key: str, word: Json) -> MessageResult:
         """The first word counts: engines repeat one whose answer they missed."""
         waited_for = self._waited_for.get(key)
         if waited_for is None:
-            return Result.UNKNOWN
+            return MessageResult.UNKNOWN
         if not waited_for.done():
             waited_for.set_result(word)
-        return Result.TAKEN
+        return MessageResult.TAKEN

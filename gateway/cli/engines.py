@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pdgate.protocols.instance import Instance
 
 
-class Engines(NamedTuple):
+class KnownEngines(NamedTuple):
     """
     Attributes:
         client: Makes a client that shows itself to engines as the gateway does.
@@ -24,7 +24,7 @@ class Engines(NamedTuple):
     kv_secrets: Sequence[str]
 
 
-def engines(config: Path | None, flags: Mapping[str, Any]) -> Engines:
+def engines(config: Path | None, flags: Mapping[str, Any]) -> KnownEngines:
     """Raises ValueError, with a sentence."""
     from pdgate.cluster import secret
     from pdgate.gateway.cli.flags import overrides
@@ -39,4 +39,4 @@ def engines(config: Path | None, flags: Mapping[str, Any]) -> Engines:
         raise ValueError(str(error)) from None
     file = settings.kv_events.secret_file
     secrets = secret.several(file) if file else ()
-    return Engines(settings.fleet, access.client, settings.kv_lease_seconds, secrets)
+    return KnownEngines(settings.fleet, access.client, settings.kv_lease_seconds, secrets)

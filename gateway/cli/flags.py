@@ -13,10 +13,11 @@ from pdgate.gateway.config.settings import Settings
 
 ENGINE_FLAGS: Final = {
     "instance": "One engine, as role=prefill,url=http://h:p and, if need be, kv=h:p, protocol=, "
-    "model=, generation=, dp_rank=, dp_size=, pair=, id=, host=, rack=, zone=. Repeat it. "
+    "model=, generation=, dp=, dp_rank=, dp_size=, pair=, id=, host=, rack=, zone=. Repeat it. "
     "The engines of flags replace those of the file.",
     "prefill": "URL of a prefill engine; repeat it.",
     "decode": "URL of a decode engine; repeat it.",
+    "encode": "URL of an engine that encodes images, sound and video for prefill (vLLM's EPD); repeat it.",
     "plain": "URL of an engine that does both.",
 }
 """Flags that together are the key `instances`, with their help."""
@@ -92,7 +93,7 @@ def overrides(flags: dict[str, Any]) -> dict[str, Any]:
 
     given = {name: value for name, value in flags.items() if value not in (None, [], ())}
     instances = [from_flag(text) for text in given.pop("instance", ())]
-    for role in ("prefill", "decode", "plain"):
+    for role in ("prefill", "decode", "plain", "encode"):
         instances += [{"role": role, "url": url} for url in given.pop(role, ())]
     kept = {SETTINGS[name].key: value for name, value in given.items()}
     return {**kept, "instances": instances} if instances else kept

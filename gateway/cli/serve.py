@@ -31,10 +31,10 @@ def serve(
     Engines may still be down: they are used as soon as they are well.
     """
     from pdgate.gateway.config import ConfigError
-    from pdgate.gateway.lifecycle.source import Source
+    from pdgate.gateway.lifecycle.source import SettingsSource
 
     try:
-        source = Source(config and config.absolute(), overrides(flags))
+        source = SettingsSource(config and config.absolute(), overrides(flags))
         settings = source.read()
     except ConfigError as error:
         typer.echo(f"pdgate serve: {error}", err=True)

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pdgate.cluster import secret
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
+from pdgate.gateway.config.batches import check_batches
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.security import check_security
@@ -49,15 +50,17 @@ def check(settings: Settings) -> None:
         read_token(settings.admin_token_file)
     if settings.redis and find_spec("redis") is None:
         raise ConfigError(f"'redis' needs one more package: {install('redis')}")
-    if settings.kv_events.endpoint and find_spec("zmq") is None:
-        raise ConfigError(f"'kv_events.endpoint' needs one more package: {install('kv-events')}")
     if settings.kv_events.secret_file:
+        if find_spec("nacl") is None:
+            needed = install("kv-events")
+            raise ConfigError(f"'kv_events.secret_file' needs one more package: {needed}")
         try:
             secret.several(settings.kv_events.secret_file)
         except ValueError as error:
             raise ConfigError(f"'kv_events.secret_file': {error}") from None
         if settings.kv_events.endpoint not in ("", ASK):
             raise ConfigError("'kv_events.secret_file' needs 'kv_events.endpoint' ask")
+    check_batches(settings.batch)
     if settings.tracing.endpoint and not _can_trace():
         raise ConfigError(f"'tracing.endpoint' needs more packages: {install('otel')}")
 
@@ -112,12 +115,12 @@ def _check_protocol(where: str, settings: Settings, protocol: str, generation: s
 
 def _check_role(where: str, role: Role, protocol: str) -> None:
     hands_over = registry.hands_over(protocol)
-    if role is Role.PLAIN and hands_over:
+    if not role.hands_over and hands_over:
         raise ConfigError(
-            f"{where}: an engine of the role plain hands no KV over, so its protocol cannot be "
+            f"{where}: an engine of the role {role} hands no KV over, so its protocol cannot be "
             f"{protocol!r}; leave it out, or choose the role prefill, decode or both"
         )
-    if role is not Role.PLAIN and not hands_over:
+    if role.hands_over and not hands_over:
         raise ConfigError(
             f"{where}: the protocol {protocol!r} hands no KV over, so there is no "
             f"{role} engine in it; choose another protocol, or the role plain"

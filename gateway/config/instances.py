@@ -6,6 +6,9 @@ url = "http://10.0.0.1:8100"
 kv = "10.0.0.1:14579"
 
 --instance role=prefill,url=http://10.0.0.1:8100,kv=10.0.0.1:14579
+
+With dp = 8 it is eight instances, one for each data-parallel rank behind the URL, as an engine's ranks share neither
+queue nor cache.
 """
 
 from collections import Counter
@@ -21,6 +24,8 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 
 HIGHEST_PORT = 65535
+MOST_RANKS = 1024
+"""Behind one URL."""
 
 
 def base_url(text: str) -> str:
@@ -75,6 +80,7 @@ class InstanceEntry(Section):
         pair: Name that both halves of a pair have, which then meet each other and no other engine.
         id: Empty for role and number.
         kv_notify: Port at which peers say what is done; 0 for the protocol's (mori-io).
+        dp: Data-parallel ranks behind the URL, each of which becomes an instance, ID-dp0 and so on.
         tp: Its tensor-parallel size, where a protocol has to know (mori-io); 0 if it is not known.
         host: Name of its machine; empty for that of the URL. Policies may prefer near pairs.
         rack: Name of its rack, if it is known.
@@ -89,6 +95,7 @@ class InstanceEntry(Section):
     generation: str = ""
     dp_rank: Annotated[int, Field(ge=0)] | None = None
     dp_size: Annotated[int, Field(ge=1)] = 1
+    dp: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
     kv_notify: Annotated[int, Field(ge=0, le=HIGHEST_PORT)] = 0
     tp: Annotated[int, Field(ge=0)] = 0
     pair: str = ""
@@ -108,7 +115,7 @@ def from_flag(text: str) -> dict[str, Any]:
         if name in table:
             raise ConfigError(f"--instance {text!r}: {name!r} is given twice")
         # Whatever is no number stays text, so that the type check names the key.
-        is_number = name in ("dp_rank", "dp_size", "kv_notify", "tp") and value.isdecimal()
+        is_number = name in ("dp", "dp_rank", "dp_size", "kv_notify", "tp") and value.isdecimal()
         table[name] = int(value) if is_number else value
     return table
 
@@ -125,7 +132,14 @@ def records(
     taken = Counter(entry.id for entry in entries if entry.id)
     if doubles := [name for name, times in taken.items() if times > 1]:
         raise ValueError(f"several instances have the id {doubles[0]!r}")
-    addresses = Counter((entry.role, entry.url, entry.dp_rank) for entry in entries)
+    for entry in entries:
+        if entry.dp > 1 and (entry.dp_rank is not None or entry.dp_size != 1):
+            raise ValueError(
+                f"{entry.url!r}: 'dp' stands for all ranks, so neither 'dp_rank' nor 'dp_size' goes with it"
+            )
+    addresses = Counter(
+        (entry.role, entry.url, rank) for entry in entries for rank, _ in _ranks(entry)
+    )
     for (role, url, _), times in addresses.items():
         if times > 1:
             raise ValueError(f"several {role} instances have the URL {url!r}")
@@ -134,26 +148,37 @@ def records(
         name = entry.id or _free_id(entry.role, taken)
         taken[name] += 1
         protocol = entry.protocol or (
-            "plain" if entry.role is Role.PLAIN else default_protocol(entry.model)
+            default_protocol(entry.model) if entry.role.hands_over else "plain"
         )
-        made.append(
+        made += [
             Instance(
-                id=name,
+                id=name if entry.dp == 1 else f"{name}-dp{rank}",
                 url=entry.url,
                 role=entry.role,
                 protocol=protocol,
                 generation=entry.generation or default_generation(protocol),
                 model=entry.model,
                 kv=entry.kv,
-                dp_rank=entry.dp_rank,
-                dp_size=entry.dp_size,
+                dp_rank=rank,
+                dp_size=size,
                 kv_notify=entry.kv_notify,
                 tp=entry.tp,
                 pair=entry.pair,
                 place=_place(entry),
             )
-        )
+            for rank, size in _ranks(entry)
+        ]
+    ids = Counter(instance.id for instance in made)
+    if doubles := [name for name, times in ids.items() if times > 1]:
+        raise ValueError(f"several instances have the id {doubles[0]!r}")
     return tuple(made)
+
+
+def _ranks(entry: InstanceEntry) -> Sequence[tuple[int | None, int]]:
+    """Rank, and how many there are, of each of its instances; None leaves the rank to the engine."""
+    if entry.dp == 1:
+        return ((entry.dp_rank, entry.dp_size),)
+    return [(rank, entry.dp) for rank in range(entry.dp)]
 
 
 def _place(entry: InstanceEntry) -> Place:

@@ -1,18 +1,17 @@
 """Rules that sections of the configuration ask for, in the terms of the parts that follow them."""
 
 from pdgate.forwarders.retry import RetryPolicy
-from pdgate.gateway.config.sections import Disaggregation, Health
-from pdgate.gateway.config.sections import Timeouts as TimeoutsSection
+from pdgate.gateway.config.sections import DisaggregationSection, HealthSection, TimeoutsSection
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.total_time import TotalTime
-from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
-from pdgate.scheduling.health.breaker import Limits
+from pdgate.scheduling.disaggregation import Always, Auto, Never, SplitRule, UncachedTokensAbove
+from pdgate.scheduling.health.breaker import BreakerLimits
 
 _TIMES = set(TimeoutsSection.model_fields)
 
 
-def rule_of(section: Disaggregation) -> Rule:
+def rule_of(section: DisaggregationSection) -> SplitRule:
     thresholds = UncachedTokensAbove(section.uncached_tokens, section.max_prefill_calls)
     match section.rule:
         case "always":
@@ -25,8 +24,8 @@ def rule_of(section: Disaggregation) -> Rule:
             return Auto(thresholds)
 
 
-def breaker_limits(section: Health) -> Limits:
-    return Limits(section.max_failures, section.retry_seconds, section.slow_start_seconds)
+def breaker_limits(section: HealthSection) -> BreakerLimits:
+    return BreakerLimits(section.max_failures, section.retry_seconds, section.slow_start_seconds)
 
 
 def retry_policy_of(settings: Settings) -> RetryPolicy:

@@ -26,13 +26,12 @@ from pdgate.gateway.config.values import (
     Seconds,
     SecondsOrZero,
 )
-from pdgate.scheduling.health.breaker import WINDOW
-from pdgate.scheduling.health.breaker import Limits as BreakerLimits
+from pdgate.scheduling.health.breaker import WINDOW, BreakerLimits
 
 _BREAKER = BreakerLimits()
 
 
-class Listen(Section, panel=CONNECTION):
+class ListenSection(Section, panel=CONNECTION):
     """Where clients find us. Port 0 takes a free one."""
 
     host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
@@ -40,7 +39,7 @@ class Listen(Section, panel=CONNECTION):
     workers: Annotated[Count, Setting("Processes.")] = 1
 
 
-class Timeouts(Section, panel=LIMITS, on_reload=OnReload.TIMES):
+class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
     """How long an engine may take."""
 
     connect_seconds: Annotated[Seconds, Setting("Seconds to connect.", "--connect-timeout")] = 5.0
@@ -109,7 +108,7 @@ class ModelEntry(Section):
     total_seconds: Seconds | None = None
 
 
-class Health(Section, panel=LIMITS, on_reload=OnReload.HEALTH):
+class HealthSection(Section, panel=LIMITS, on_reload=OnReload.HEALTH):
     """How often engines are asked whether they are well, and when they get no calls."""
 
     interval_seconds: Annotated[
@@ -141,7 +140,11 @@ class Health(Section, panel=LIMITS, on_reload=OnReload.HEALTH):
     which one that does nothing else either is given up; 0 waits as long as timeouts say."""
 
 
-class Draining(Section, panel=LIMITS, on_reload=OnReload.DRAIN):
+Health = HealthSection
+"""The name of before, for programs that build settings themselves."""
+
+
+class DrainingSection(Section, panel=LIMITS, on_reload=OnReload.DRAIN):
     """How the gateway ends: new calls are refused, those that run go on."""
 
     grace_seconds: Annotated[
@@ -154,7 +157,7 @@ class Draining(Section, panel=LIMITS, on_reload=OnReload.DRAIN):
     """How long new calls are refused at least, so that who routes them notices."""
 
 
-class EngineMetrics(Section, panel=LIMITS):
+class EngineMetricsSection(Section, panel=LIMITS):
     """How often engines are asked what they counted and how busy they are."""
 
     interval_seconds: Annotated[
@@ -170,7 +173,11 @@ class EngineMetrics(Section, panel=LIMITS):
     """How long one may take to tell."""
 
 
-class Tls(Section, panel=SECURITY):
+EngineMetrics = EngineMetricsSection
+"""The name of before, for programs that build settings themselves."""
+
+
+class TlsSection(Section, panel=SECURITY):
     """https instead of http for clients."""
 
     cert_file: Annotated[
@@ -185,7 +192,7 @@ class Tls(Section, panel=SECURITY):
     """Only clients with a certificate that one of these signed are served."""
 
 
-class EngineTls(Section, panel=SECURITY):
+class EngineTlsSection(Section, panel=SECURITY):
     """For engines with https URLs."""
 
     ca_file: Annotated[
@@ -204,7 +211,7 @@ class EngineTls(Section, panel=SECURITY):
     """The name in their certificates, where it is not the host of the URL."""
 
 
-class Disaggregation(Section, panel=SCHEDULING, on_reload=OnReload.RULE):
+class DisaggregationSection(Section, panel=SCHEDULING, on_reload=OnReload.RULE):
     """Which calls are split over a prefill and a decode engine."""
 
     rule: Annotated[
@@ -219,7 +226,7 @@ class Disaggregation(Section, panel=SCHEDULING, on_reload=OnReload.RULE):
     """Only while fewer calls are at the prefill engine."""
 
 
-class Admission(Section, panel=LIMITS):
+class AdmissionSection(Section, panel=LIMITS):
     """How many calls may be with the engines; the others wait here. Nothing is limited by default."""
 
     prefill_concurrency: Annotated[
@@ -255,7 +262,7 @@ class Admission(Section, panel=LIMITS):
     """A call whose prompt is expected to be read later than that gets 429 at once."""
 
 
-class Targets(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
+class TargetsSection(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
     """What callers should get, for the policies that weigh engines by it. Nothing is refused."""
 
     ttft_seconds: Annotated[Seconds, Setting("For policies.", "--ttft-target")] = 5.0
@@ -264,7 +271,7 @@ class Targets(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
     """Between two tokens after it."""
 
 
-class PrefixIndex(Section, panel=LIMITS):
+class PrefixIndexSection(Section, panel=LIMITS):
     """What engines have cached, where a policy asks for it (prefix_then_load, for one)."""
 
     max_bytes: Annotated[int, Field(ge=1 << 20), Setting("Of memory.", "--prefix-index-bytes")] = (
@@ -275,7 +282,7 @@ class PrefixIndex(Section, panel=LIMITS):
     """That an engine's KV cache holds, where the engine does not say so itself."""
 
 
-class KvEvents(Section, panel=ENGINES):
+class KvEventsSection(Section, panel=ENGINES):
     """What engines publish of their KV caches over ZeroMQ, as vLLM does."""
 
     endpoint: Annotated[KvEndpoint, Setting("ask, or tcp://{host}:5557.", "--kv-events")] = ""
@@ -296,7 +303,7 @@ class KvEvents(Section, panel=ENGINES):
     """Engines are asked (at /tokenize) for the tokens of prompts that come as text."""
 
 
-class Callbacks(Section, panel=ENGINES):
+class CallbacksSection(Section, panel=ENGINES):
     """Ports on which engines say what calls wait for, where their protocol has it so."""
 
     metaserver: Annotated[
@@ -315,7 +322,7 @@ class Callbacks(Section, panel=ENGINES):
     """Networks that callbacks may come from, as 10.0.0.0/8 between commas; this machine's own addresses alone by default."""
 
 
-class Tracing(Section, panel=INSIGHT):
+class TracingSection(Section, panel=INSIGHT):
     """One trace for each call, sent to an OpenTelemetry collector (extra `otel`)."""
 
     endpoint: Annotated[
@@ -339,7 +346,34 @@ class Tracing(Section, panel=INSIGHT):
     """Lines of `name: value` that the collector is sent, a token for one."""
 
 
-class Adaptive(Section, panel=SCHEDULING):
+class Batch(Section, panel=LIMITS):
+    """OpenAI's Batch API: files of calls that are served while others leave room."""
+
+    folder: Annotated[
+        str, Setting("Serve /v1/batches, with state and files here.", "--batch-folder")
+    ] = ""
+    """Folder for the state and the files of batches; without one there is no Batch API."""
+    storage: Annotated[
+        str, Setting("URL for their files: s3://bucket/folder.", "--batch-storage")
+    ] = ""
+    """URL of fsspec's for the contents of files, as s3://bucket/folder; in the folder without one."""
+    concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
+    """Lines under way at once, of all batches together."""
+    max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20
+    max_lines: Annotated[Count, Setting("Of a batch.", "--batch-max-lines")] = 50_000
+    max_unfinished: Annotated[
+        Count, Setting("Batches of a key that are not finished.", "--batch-max-unfinished")
+    ] = 20
+    """Batches of one API key that are not finished; another one gets 429."""
+    max_stored_bytes: Annotated[
+        Count, Setting("Of all files of a key.", "--batch-max-stored-bytes")
+    ] = 10 << 30
+    """Of all files of one API key."""
+    keep_days: Annotated[Count, Setting("Until files are deleted.", "--batch-keep-days")] = 30
+    """Until files are deleted, unless their owner says less, and batches are forgotten."""
+
+
+class AdaptiveSection(Section, panel=SCHEDULING):
     """Engines with role both serve the side that needs them more (prefill or decode)."""
 
     enabled: Annotated[

@@ -16,7 +16,7 @@ def check_security(settings: Settings) -> None:
     if settings.tls.cert_file:
         try:
             tls.check_server(**settings.tls.model_dump())
-        except tls.Unusable as error:
+        except tls.UnusableTlsFile as error:
             raise ConfigError(f"'tls': {error}") from None
     elif settings.tls.key_file or settings.tls.client_ca_file:
         raise ConfigError("'tls' needs 'tls.cert_file': without it clients speak http")
@@ -54,7 +54,7 @@ def engine_access(settings: Settings) -> EngineAccess:
         # Else the first https URL will have the system's authorities loaded, which takes a while.
         if section.ca_file or section.cert_file:
             context = tls.engine_context(section.ca_file, section.cert_file, section.key_file)
-    except tls.Unusable as error:
+    except tls.UnusableTlsFile as error:
         raise ConfigError(f"'engine_tls': {error}") from None
     file = settings.engine_key_file
     return EngineAccess(

@@ -1,6 +1,6 @@
 """A setting, declared once: its key, type, bounds and default, its flag and help, and what a reload does.
 
-    class Timeouts(Section, panel=LIMITS, on_reload=OnReload.TIMES):
+    class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
         idle_seconds: Annotated[Seconds, Setting("Seconds: ...", "--idle-timeout")] = 300.0
         \"\"\"What docs/configuration.md says of it, where the flag's help says less.\"\"\"
 

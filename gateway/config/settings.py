@@ -13,22 +13,23 @@ from pdgate.forwarders.choices import Mode, OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry, records
 from pdgate.gateway.config.sections import (
-    Adaptive,
-    Admission,
-    Callbacks,
-    Disaggregation,
-    Draining,
-    EngineMetrics,
-    EngineTls,
-    Health,
-    KvEvents,
-    Listen,
+    AdaptiveSection,
+    AdmissionSection,
+    Batch,
+    CallbacksSection,
+    DisaggregationSection,
+    DrainingSection,
+    EngineMetricsSection,
+    EngineTlsSection,
+    HealthSection,
+    KvEventsSection,
+    ListenSection,
     ModelEntry,
-    PrefixIndex,
-    Targets,
-    Timeouts,
-    Tls,
-    Tracing,
+    PrefixIndexSection,
+    TargetsSection,
+    TimeoutsSection,
+    TlsSection,
+    TracingSection,
 )
 from pdgate.gateway.config.setting import (
     ENGINES,
@@ -58,7 +59,7 @@ from pdgate.scheduling import DEFAULT_POLICY
 class Settings(Section):
     """All settings of the gateway, in the order of `pdgate serve --help`."""
 
-    listen: Listen = Field(default_factory=Listen)
+    listen: ListenSection = Field(default_factory=ListenSection)
     instances: Annotated[
         tuple[InstanceEntry, ...],
         Setting("The engines.", flag=None, panel=ENGINES, on_reload=OnReload.FLEET),
@@ -125,7 +126,7 @@ class Settings(Section):
         ),
     ] = None
     """None takes what each protocol prefers: batch if it can."""
-    disaggregation: Disaggregation = Field(default_factory=Disaggregation)
+    disaggregation: DisaggregationSection = Field(default_factory=DisaggregationSection)
     prefill_policy: Annotated[
         str, Setting("Chooses prefill engines.", panel=SCHEDULING, on_reload=OnReload.POLICIES)
     ] = DEFAULT_POLICY
@@ -135,12 +136,13 @@ class Settings(Section):
     plain_policy: Annotated[
         str, Setting("Chooses plain engines.", panel=SCHEDULING, on_reload=OnReload.POLICIES)
     ] = DEFAULT_POLICY
-    targets: Targets = Field(default_factory=Targets)
-    prefix_index: PrefixIndex = Field(default_factory=PrefixIndex)
-    kv_events: KvEvents = Field(default_factory=KvEvents)
-    callbacks: Callbacks = Field(default_factory=Callbacks)
-    adaptive: Adaptive = Field(default_factory=Adaptive)
-    admission: Admission = Field(default_factory=Admission)
+    targets: TargetsSection = Field(default_factory=TargetsSection)
+    prefix_index: PrefixIndexSection = Field(default_factory=PrefixIndexSection)
+    kv_events: KvEventsSection = Field(default_factory=KvEventsSection)
+    callbacks: CallbacksSection = Field(default_factory=CallbacksSection)
+    adaptive: AdaptiveSection = Field(default_factory=AdaptiveSection)
+    admission: AdmissionSection = Field(default_factory=AdmissionSection)
+    batch: Batch = Field(default_factory=Batch)
     trust_client_kv_params: Annotated[
         bool,
         Setting("Let clients choose whom engines dial.", panel=LIMITS, on_reload=OnReload.INTAKE),
@@ -172,6 +174,14 @@ class Settings(Section):
     ] = False
     """An answer that has begun and breaks off goes on at another engine, as often as
     max_attempts."""
+    early_first_token: Annotated[
+        bool,
+        Setting(
+            "Send prefill's token before decode's head.", panel=LIMITS, on_reload=OnReload.TIMES
+        ),
+    ] = False
+    """A stream begins with prefill's token, while the KV crosses, where that token is decode's as well; no
+    other engine can be asked from then on."""
     on_prefill_failure: Annotated[
         OnPrefillFailure,
         Setting("recompute: decode reads the prompt.", panel=LIMITS, on_reload=OnReload.TIMES),
@@ -184,14 +194,14 @@ class Settings(Section):
     ] = None
     """How long prefill engines keep KV, where that was changed on them (kv_lease_duration of
     NixlConnector); else what the protocol says."""
-    timeouts: Timeouts = Field(default_factory=Timeouts)
+    timeouts: TimeoutsSection = Field(default_factory=TimeoutsSection)
     models: Annotated[
         tuple[ModelEntry, ...],
         Setting("What is different for single models.", flag=None, on_reload=OnReload.MODELS),
     ] = ()
-    health: Health = Field(default_factory=Health)
-    drain: Draining = Field(default_factory=Draining)
-    engine_metrics: EngineMetrics = Field(default_factory=EngineMetrics)
+    health: HealthSection = Field(default_factory=HealthSection)
+    drain: DrainingSection = Field(default_factory=DrainingSection)
+    engine_metrics: EngineMetricsSection = Field(default_factory=EngineMetricsSection)
     api_keys: Annotated[
         tuple[ApiKeyEntry, ...],
         Setting("Keys that callers need.", flag=None, on_reload=OnReload.KEYS),
@@ -223,8 +233,8 @@ class Settings(Section):
         HeaderNames, Setting("More headers that clients get, between commas.", panel=SECURITY)
     ] = ""
     """More headers of engines that clients get; names between commas."""
-    tls: Tls = Field(default_factory=Tls)
-    engine_tls: EngineTls = Field(default_factory=EngineTls)
+    tls: TlsSection = Field(default_factory=TlsSection)
+    engine_tls: EngineTlsSection = Field(default_factory=EngineTlsSection)
     admin_token_file: Annotated[
         str, Setting("Serve /admin/... for who knows the token in this file.", panel=LIMITS)
     ] = ""
@@ -274,7 +284,7 @@ class Settings(Section):
         bool, Setting("Show in it what was asked.", panel=INSIGHT, on_reload=OnReload.INSIGHT)
     ] = False
     """The call log shows what was asked."""
-    tracing: Tracing = Field(default_factory=Tracing)
+    tracing: TracingSection = Field(default_factory=TracingSection)
 
     @property
     def fleet(self) -> tuple[Instance, ...]:

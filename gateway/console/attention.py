@@ -15,7 +15,7 @@ LASTS_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 2.0
 
 
-class Attention:
+class ConsoleAttention:
     def __init__(
         self,
         begins: Callable[[], None],

@@ -74,7 +74,9 @@ def _row(record: Record, offset: float) -> CallRow:
     last = [leg for leg in record.legs if leg.attempt == record.attempts]
     # A staged attempt may have tried several of a role; the last one counts.
     prefill = next((leg for leg in reversed(last) if leg.role is Role.PREFILL), None)
-    answer = next((leg for leg in reversed(last) if leg.role is not Role.PREFILL), None)
+    answer = next(
+        (leg for leg in reversed(last) if leg.role not in (Role.PREFILL, Role.ENCODE)), None
+    )
     committed = record.committed
     return CallRow(
         id=record.call.id,

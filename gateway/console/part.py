@@ -6,15 +6,15 @@ from typing import Any
 
 import msgspec
 
-from pdgate.cluster.jobs import Job
+from pdgate.cluster.jobs import SupervisedJob
 from pdgate.forwarders.kv_lease import KvLedger
-from pdgate.gateway.console.attention import Attention
+from pdgate.gateway.console.attention import ConsoleAttention
 from pdgate.gateway.console.calls import ENDED_ROWS, RUNNING_ROWS, CallRow, rows
-from pdgate.gateway.console.pulse import SLOT_SECONDS, Pulse, Slot, points, together
+from pdgate.gateway.console.pulse import SLOT_SECONDS, Pulse, PulseSlot, points, together
 from pdgate.gateway.debug import RecentCalls
 
 
-class Part(msgspec.Struct, frozen=True):
+class ConsolePart(msgspec.Struct, frozen=True):
     """
     Attributes:
         in_flight: Calls, also those that are too many for `running`.
@@ -30,7 +30,7 @@ class Part(msgspec.Struct, frozen=True):
     strandings: dict[str, int]
     running: list[CallRow]
     ended: list[CallRow]
-    slots: list[Slot]
+    slots: list[PulseSlot]
     failed_jobs: list[str]
 
 
@@ -43,8 +43,8 @@ class OwnPart:
         ledger: KvLedger,
         pulse: Pulse,
         in_flight: Callable[[], int],
-        attention: Attention,
-        jobs: Iterable[Job] = (),
+        attention: ConsoleAttention,
+        jobs: Iterable[SupervisedJob] = (),
     ) -> None:
         self._attention = attention
         self._recent = recent
@@ -53,10 +53,10 @@ class OwnPart:
         self._in_flight = in_flight
         self._jobs = jobs
 
-    def now(self) -> Part:
+    def now(self) -> ConsolePart:
         self._attention.watched()
         running, ended = rows(self._recent.newest(), monotonic(), time())
-        return Part(
+        return ConsolePart(
             in_flight=self._in_flight(),
             held=self._ledger.held,
             stranded=dict(self._ledger.stranded()),
@@ -72,7 +72,7 @@ class OwnPart:
         return self._recent.find(call_id)
 
 
-def whole(parts: Iterable[Part]) -> dict[str, Any]:
+def whole(parts: Iterable[ConsolePart]) -> dict[str, Any]:
     """All processes as one."""
     parts = list(parts)
     running = [row for part in parts for row in part.running]

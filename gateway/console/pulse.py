@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from pdgate.gateway.metrics import families
-from pdgate.gateway.metrics.family import Family, Samples
+from pdgate.gateway.metrics.family import MetricDeclaration, Samples
 
 SLOT_SECONDS = 2
 KEPT_SLOTS = 150
@@ -34,7 +34,7 @@ Buckets = dict[str, float]
 """Upper bound, as it is written on /metrics -> how many were in that bucket."""
 
 
-class Slot(msgspec.Struct, frozen=True):
+class PulseSlot(msgspec.Struct, frozen=True):
     """
     Attributes:
         number: Unix seconds, divided by SLOT_SECONDS.
@@ -57,9 +57,9 @@ class Pulse:
         self._collect = collect
         self._clock = clock
         self._before = read(collect())
-        self._slots: deque[Slot] = deque(maxlen=KEPT_SLOTS)
+        self._slots: deque[PulseSlot] = deque(maxlen=KEPT_SLOTS)
 
-    def slots(self) -> list[Slot]:
+    def slots(self) -> list[PulseSlot]:
         """Oldest first; none for times at which nothing happened."""
         oldest = int(self._clock()) // SLOT_SECONDS - KEPT_SLOTS
         return [slot for slot in self._slots if slot.number > oldest]
@@ -69,7 +69,7 @@ class Pulse:
         now = read(self._collect())
         before, self._before = self._before, now
 
-        def grown(family: Family) -> Buckets:
+        def grown(family: MetricDeclaration) -> Buckets:
             return _grown(before.get(family.name, {}), now.get(family.name, {}))
 
         ended = {outcome: round(calls) for outcome, calls in grown(families.CALLS).items()}
@@ -78,7 +78,7 @@ class Pulse:
         if ended or ttft or itl:
             # It began a slot before it is over.
             number = round(self._clock() / SLOT_SECONDS) - 1
-            self._slots.append(Slot(number, ttft, itl, ended))
+            self._slots.append(PulseSlot(number, ttft, itl, ended))
 
     async def run(self) -> None:
         while True:
@@ -98,14 +98,14 @@ def read(metrics: Iterable[Samples]) -> Mapping[str, Buckets]:
     return found
 
 
-def together(parts: Iterable[Iterable[Slot]]) -> list[Slot]:
+def together(parts: Iterable[Iterable[PulseSlot]]) -> list[PulseSlot]:
     """Slots of several processes, oldest first."""
-    found: dict[int, list[Slot]] = {}
+    found: dict[int, list[PulseSlot]] = {}
     for slots in parts:
         for slot in slots:
             found.setdefault(slot.number, []).append(slot)
     return [
-        Slot(
+        PulseSlot(
             number,
             _sum(slot.ttft for slot in same),
             _sum(slot.itl for slot in same),
@@ -132,7 +132,7 @@ def quantiles(shares: Sequence[float], buckets: Mapping[str, float]) -> list[flo
     return found
 
 
-def points(slots: Iterable[Slot]) -> Iterator[dict[str, Any]]:
+def points(slots: Iterable[PulseSlot]) -> Iterator[dict[str, Any]]:
     """What a chart draws: [p50, p95, p99] in milliseconds, and calls per second."""
     for slot in slots:
         ended = Counter(slot.ended)

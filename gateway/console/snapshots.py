@@ -15,7 +15,7 @@ import msgspec
 
 from pdgate import __version__
 from pdgate.gateway.console.cards import More, cards
-from pdgate.gateway.console.part import OwnPart, Part, whole
+from pdgate.gateway.console.part import ConsolePart, OwnPart, whole
 from pdgate.gateway.console.siblings import CALL, PART, Siblings
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.readiness import readiness
@@ -79,7 +79,7 @@ class Snapshots:
         parts, silent = [self._own.now()], 0
         if self._siblings is not None:
             answers = await self._siblings.ask(PART)
-            parts += [msgspec.json.decode(answer, type=Part) for answer in answers]
+            parts += [msgspec.json.decode(answer, type=ConsolePart) for answer in answers]
             silent = self._siblings.silent
         found = whole(parts)
         ready = readiness(self._endpoints)

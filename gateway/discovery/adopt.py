@@ -17,7 +17,7 @@ from pdgate.protocols.dialects.neuron import STATIC
 from pdgate.protocols.instance import Instance, Role
 
 
-class Unusable(Exception):
+class UnusableMember(Exception):
     """The member gets no calls; the message says why, for operators."""
 
 
@@ -28,7 +28,7 @@ KINDS: Final = 256
 
 
 def adopter(settings: Settings) -> Adopt:
-    """Member -> its record, what it left out filled in; raises Unusable."""
+    """Member -> its record, what it left out filled in; raises UnusableMember."""
     fleet = settings.fleet
     ids = {instance.id for instance in fleet}
     places = {(instance.role, instance.url) for instance in fleet}
@@ -36,16 +36,18 @@ def adopter(settings: Settings) -> Adopt:
     def adopt(member: Member) -> Instance:
         said = member.instance()
         if said.id in ids or (said.role, said.url) in places:
-            raise Unusable("it is configured already")
-        default = Role.PLAIN.value if said.role is Role.PLAIN else settings.protocol_of(said.model)
+            raise UnusableMember("it is configured already")
+        default = settings.protocol_of(said.model) if said.role.hands_over else Role.PLAIN.value
         protocol = said.protocol or default
         generation = said.generation or settings.generation(protocol)
         instance = replace(said, protocol=protocol, generation=generation)
         if why := why_not(instance.role, protocol, generation):
-            raise Unusable(why)
+            raise UnusableMember(why)
         if protocol == "neuron" and generation == STATIC and not instance.pair:
             # Of one pair today, and no rule could say which engines are meant when another joins.
-            raise Unusable("neuron generation static knows one peer: the entry has to say 'pair'")
+            raise UnusableMember(
+                "neuron generation static knows one peer: the entry has to say 'pair'"
+            )
         return instance
 
     known = frozenset(plugins.names(plugins.FORWARDERS))

@@ -21,8 +21,8 @@ from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Re
 from pdgate.cluster.jobs import Run
 from pdgate.cluster.member import Member
 from pdgate.cluster.roster import Roster
-from pdgate.gateway.discovery.adopt import Adopt, Unusable
-from pdgate.gateway.discovery.state import State
+from pdgate.gateway.discovery.adopt import Adopt, UnusableMember
+from pdgate.gateway.discovery.state import DiscoveryState
 from pdgate.gateway.probe import Prober
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
@@ -38,7 +38,7 @@ TURN_SECONDS = 0.005
 """Of CPU time, after which other callbacks have their turn."""
 
 
-class Complaints:
+class EntryComplaints:
     """About entries: the first few in words, the rest by their number."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Complaints:
             log.warning("and so are %d more of its entries", self._said - MOST_LINES)
 
 
-class Turns:
+class FeedTurns:
     """Lets others have theirs between the steps of a long piece of work."""
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldEntry:
     """What we last put into use under an id."""
 
     instance: Instance
     epoch: str
 
-    def is_now(self, other: "Held") -> bool:
+    def is_now(self, other: "HeldEntry") -> bool:
         """Whether the other one is the same process, with another role."""
         return bool(self.epoch) and self == replace(
             other, instance=replace(other.instance, role=self.instance.role)
@@ -96,7 +96,7 @@ class Feed:
         prober: Prober,
         adopt: Adopt,
         clock: Callable[[], float],
-        state: State | None = None,
+        state: DiscoveryState | None = None,
     ) -> None:
         self.roster = Roster()
         self.unusable: dict[str, str] = {}
@@ -107,7 +107,7 @@ class Feed:
         self._adopt = adopt
         self._clock = clock
         self._state = state
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HeldEntry] = {}
         self._told = asyncio.Event()
         self._is_known = False
 
@@ -173,7 +173,7 @@ class Feed:
 
     async def _put_into_use(self) -> None:
         wanted = await self._wanted()
-        turns = Turns()
+        turns = FeedTurns()
         self._change_roles(wanted)
         for instance_id in [name for name in self._held if self._held[name] != wanted.get(name)]:
             await turns.take()
@@ -190,7 +190,7 @@ class Feed:
                 self._prober.add(held.instance)
                 log.info("%s has joined", instance_id)
 
-    def _change_roles(self, wanted: dict[str, Held]) -> None:
+    def _change_roles(self, wanted: dict[str, HeldEntry]) -> None:
         for instance_id, new in wanted.items():
             held = self._held.get(instance_id)
             if held is None or held == new or not held.is_now(new):
@@ -204,21 +204,21 @@ class Feed:
             if endpoint is not None and old is Role.BOTH:
                 self._endpoints.put(replace(endpoint.instance, role=role))
 
-    async def _wanted(self) -> dict[str, Held]:
+    async def _wanted(self) -> dict[str, HeldEntry]:
         """Instance id -> what should be in use."""
-        wanted: dict[str, Held] = {}
+        wanted: dict[str, HeldEntry] = {}
         unusable = {}
-        turns, complaints = Turns(), Complaints()
+        turns, complaints = FeedTurns(), EntryComplaints()
         for key, member in self.roster.in_use.items():
             await turns.take()
             try:
                 instance = self._adopt(member)
-            except Unusable as why:
+            except UnusableMember as why:
                 unusable[key] = str(why)
                 if self.unusable.get(key) != str(why):
                     complaints.say("the directory's %s is not used: %s", key, str(why))
             else:
-                wanted[instance.id] = Held(instance, member.epoch)
+                wanted[instance.id] = HeldEntry(instance, member.epoch)
         complaints.end()
         self.unusable = unusable
         return wanted
@@ -235,7 +235,7 @@ def _log(event: Event, before: Roster) -> None:
                 "the directory's %s cannot be used: %s", key[:LONGEST_KEY], why[:LONGEST_KEY]
             )
     if isinstance(event, Listed):
-        complaints = Complaints()
+        complaints = EntryComplaints()
         for key, why in event.refused.items():
             if before.refused.get(key) != why:
                 complaints.say("the directory's %s cannot be used: %s", key, why)

@@ -25,7 +25,7 @@ MOST_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
 
-class State:
+class DiscoveryState:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since 1970, as the file outlives the process."""
         self._path = folder / FILE_NAME

@@ -14,7 +14,7 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 
 
-class Status:
+class DiscoveryStatus:
     def __init__(self, feed: Feed, wall_clock: Callable[[], float] = time.time) -> None:
         self._feed = feed
         self._wall_clock = wall_clock

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
+class EngineCounters:
     """Ever growing numbers of one life of an engine; None for what its page does not have.
 
     Attributes:
@@ -32,7 +32,7 @@ class Counters:
     steps: float | None = None
     step_seconds: float | None = None
 
-    def since(self, before: "Counters") -> "Counters | None":
+    def since(self, before: "EngineCounters") -> "EngineCounters | None":
         """What is new; None if a number has fallen: the engine has started anew in between."""
         new = {}
         for name in _NAMES:
@@ -41,7 +41,7 @@ class Counters:
                 return None
             # Some pages show a family only once it has something to show.
             new[name] = None if now is None else now - (then or 0.0)
-        return Counters(**new)
+        return EngineCounters(**new)
 
 
-_NAMES = tuple(each.name for each in fields(Counters))
+_NAMES = tuple(each.name for each in fields(EngineCounters))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite
 from typing import Final
 
-from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.counters import EngineCounters
 from pdgate.gateway.engine_metrics.families import (
     BY_LABEL,
     CACHE_CONFIG,
@@ -49,7 +49,7 @@ MOST: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsPage:
     """What one answer to GET /metrics says; None for what it does not.
 
     Attributes:
@@ -63,7 +63,7 @@ class Page:
         queue_waiting: Prompts in that queue that no worker has taken.
     """
 
-    counters: Counters = field(default_factory=Counters)
+    counters: EngineCounters = field(default_factory=EngineCounters)
     running: int | None = None
     waiting: int | None = None
     transferring: int | None = None
@@ -75,7 +75,7 @@ class Page:
     queue_waiting: int | None = None
 
 
-async def parse_in_turns(page: bytes, rank: int | None = None) -> Page:
+async def parse_in_turns(page: bytes, rank: int | None = None) -> MetricsPage:
     """As `parse`, and others have their turn between slices."""
     if len(page) <= SLICE_BYTES:
         return parse(page, rank)
@@ -89,18 +89,24 @@ async def parse_in_turns(page: bytes, rank: int | None = None) -> Page:
     return sums.page()
 
 
-def parse(page: bytes, rank: int | None = None) -> Page:
+def parse(page: bytes, rank: int | None = None) -> MetricsPage:
     """Lines that cannot be read are passed over. `rank`: only of this data-parallel rank."""
     sums = _Sums(rank)
     sums.add(page)
     return sums.page()
 
 
+RANKS: Final = (b'engine="', b'dp_rank="')
+"""Labels of a data-parallel rank: vLLM's, and SGLang's (scheduler_metrics_mixin.py, labels of its collector)."""
+
+
 class _Sums:
     """What the lines say together."""
 
     def __init__(self, rank: int | None) -> None:
-        self._of_rank = None if rank is None else b'engine="%d"' % rank
+        self._of_rank = (
+            () if rank is None else tuple((mark, mark + b'%d"' % rank) for mark in RANKS)
+        )
         self._found: dict[str, float] = {}
         self._times: dict[str, int] = {}
         self._block_tokens: int | None = None
@@ -109,7 +115,7 @@ class _Sums:
         found, times, of_rank = self._found, self._times, self._of_rank
         for name, line in _wanted(lines):
             labels = line[len(name) : line.rfind(b"}") + 1]
-            if of_rank is not None and b'engine="' in labels and of_rank not in labels:
+            if of_rank and any(mark in labels and own not in labels for mark, own in of_rank):
                 continue
             meant, value = _meant(name, labels), _value(line)
             if name == CACHE_CONFIG:
@@ -120,12 +126,12 @@ class _Sums:
                 found[meant] = found.get(meant, 0.0) + value
                 times[meant] = times.get(meant, 0) + 1
 
-    def page(self) -> Page:
+    def page(self) -> MetricsPage:
         found, times = dict(self._found), self._times
         amounts = {gauge: int(found.pop(gauge)) for gauge in MOST if gauge in found}
         used, queue_up = found.pop(KV_USED, None), found.pop(QUEUE_UP, None)
-        return Page(
-            Counters(**found),
+        return MetricsPage(
+            EngineCounters(**found),
             **amounts,
             kv_used=None if used is None else min(1.0, used / times[KV_USED]),
             block_tokens=self._block_tokens,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page, parse_in_turns
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import MetricsPage, parse_in_turns
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance, Role
@@ -32,7 +32,7 @@ MOST_AT_ONCE = 256
 """Engines that are asked, of the thousands that a directory may name."""
 
 MAX_PAGE_BYTES = 8 << 20
-Sees = Callable[[Endpoint, Page], None]
+Sees = Callable[[Endpoint, MetricsPage], None]
 
 
 class NoPage(Exception):
@@ -40,7 +40,7 @@ class NoPage(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EngineReading:
     """The last page of one engine.
 
     Attributes:
@@ -50,10 +50,10 @@ class Reading:
 
     url: str
     at: float
-    page: Page
+    page: MetricsPage
 
 
-class Reader:
+class MetricsReader:
     """
     Attributes:
         readings: Instance id -> its last page.
@@ -68,7 +68,7 @@ class Reader:
         clock: Callable[[], float],
         access: EngineAccess = OPEN,
     ) -> None:
-        self.readings: dict[str, Reading] = {}
+        self.readings: dict[str, EngineReading] = {}
         self._endpoints = endpoints
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
@@ -128,12 +128,12 @@ class Reader:
         self._complain(instance.id, "")
         last = self.readings.get(instance.id)
         before = last.page if last is not None and last.url == instance.url else None
-        self.readings[instance.id] = Reading(instance.url, self._clock(), page)
+        self.readings[instance.id] = EngineReading(instance.url, self._clock(), page)
         most = self._most_kv_tokens.get(instance.role)
         told(endpoint, status_of(page, before, self._takers.get(instance.id, 0)), account, most)
         self._sees(endpoint, page)
 
-    async def _told(self, instance: Instance) -> Page | str:
+    async def _told(self, instance: Instance) -> MetricsPage | str:
         """Its page, or why there is none."""
         try:
             async with self._slots, asyncio.timeout(self._timeout_seconds):
@@ -146,7 +146,7 @@ class Reader:
         except Exception as error:  # noqa: BLE001
             return f"its /metrics cannot be read: {error!r}"
 
-    async def _page(self, instance: Instance) -> Page:
+    async def _page(self, instance: Instance) -> MetricsPage:
         """Raises NoPage, AskFailed."""
         with self._access.visit(instance.url) as engine:
             said = await engine.get("/metrics", accept="text/plain", most_bytes=MAX_PAGE_BYTES)
@@ -168,14 +168,14 @@ def takers(endpoints: Iterable[Endpoint]) -> Mapping[str, int]:
     return {c.instance.id: kinds[c.instance.speaks, c.models] for c in up}
 
 
-def status_of(page: Page, before: Page | None, takers: int = 0) -> Status | None:
+def status_of(page: MetricsPage, before: MetricsPage | None, takers: int = 0) -> Status | None:
     """What a page says of load; None if it says nothing.
 
     `takers`: engines that take from its prefill queue, itself among them; 0 for one that does not.
     """
     step_seconds = None
     if before is not None:
-        new = page.counters.since(before.counters) or Counters()
+        new = page.counters.since(before.counters) or EngineCounters()
         if new.steps and new.step_seconds is not None:
             step_seconds = new.step_seconds / new.steps
     kv_free = None if page.kv_used is None else 1.0 - page.kv_used
@@ -199,7 +199,7 @@ class PrefillQueue:
     on, only later; no engine is down for that, and none is left out.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: MetricsReader) -> None:
         self._reader = reader
 
     def as_json(self) -> dict[str, Any] | None:

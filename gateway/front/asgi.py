@@ -19,15 +19,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
-from pdgate.gateway.apis.passing import Asked, asked, target_of
+from pdgate.gateway.apis.passing import PassedRequest, asked, target_of
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
-from pdgate.gateway.front.incoming import Incoming
+from pdgate.gateway.front.incoming import IncomingBody
 from pdgate.gateway.front.limits import LINGER_SECONDS
 from pdgate.gateway.front.pings import PING, Pings
-from pdgate.gateway.front.response_head import SharedLines, answer_head, streams
+from pdgate.gateway.front.response_head import CommonHeadLines, answer_head, streams
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.memory_limit import for_bodies
@@ -52,6 +52,7 @@ class Front:
         pings: Keeps streams alive that have nothing to say; None lets them be silent.
         reload: Changes all of this while it runs; for the owner of the process.
         passthrough: Routes of /v1 that are not known pass to an engine.
+        owns: Beginnings of paths that do not.
         shared_lines: Of the heads that our own connections write.
         crowd: Those connections, and the memory that they may hold.
         application: Of FastAPI, whose routes serve calls as well.
@@ -76,7 +77,8 @@ class Front:
         self.admin_port: int | None = None
         self.cors: Cors | None = None
         self.passthrough = False
-        self.shared_lines = SharedLines()
+        self.owns: tuple[str, ...] = ()
+        self.shared_lines = CommonHeadLines()
         self.application: FastAPI | None = None
         self._others = others
 
@@ -95,25 +97,28 @@ class Front:
         # These connections count and clock what comes themselves.
         await self._serve(path, passed, Request(scope, receive), send, None)
 
-    def passes(self, scope: Scope, path: str) -> Asked | None:
+    def passes(self, scope: Scope, path: str) -> PassedRequest | None:
         """None for what does not pass to an engine as it came; `path` is without any prefix."""
         if (target := target_of(scope, path)) is None:
             return None
         query = scope["query_string"].decode("latin-1")
-        return asked(scope["method"], path, target, query, everything=self.passthrough)
+        everything = self.passthrough and not path.startswith(self.owns)
+        return asked(scope["method"], path, target, query, everything=everything)
 
-    async def serve(self, path: str, passed: Asked | None, request: Request, send: Send) -> None:
+    async def serve(
+        self, path: str, passed: PassedRequest | None, request: Request, send: Send
+    ) -> None:
         """A call that came to a route of the application, over whatever server's connection."""
-        with Incoming(self.crowd) as incoming:
+        with IncomingBody(self.crowd) as incoming:
             await self._serve(path, passed, request, send, incoming)
 
     async def _serve(
         self,
         path: str,
-        passed: Asked | None,
+        passed: PassedRequest | None,
         request: Request,
         send: Send,
-        incoming: Incoming | None,
+        incoming: IncomingBody | None,
     ) -> None:
         shape = shape_of(path) if passed is None else passed.api.shape
         client = AsgiClient(send, self.debug, self.wanted, self.pings, shape)
@@ -141,7 +146,7 @@ class Front:
         body: bytes,
         client: "AsgiClient",
         key_state: KeyState | None,
-        passed: Asked | None,
+        passed: PassedRequest | None,
         receive: Receive,
     ) -> None:
         serving = asyncio.current_task()
@@ -157,7 +162,7 @@ class Front:
             watching.cancel()
 
     async def _read_body(
-        self, request_headers: RequestHeaders, request: Request, incoming: Incoming | None
+        self, request_headers: RequestHeaders, request: Request, incoming: IncomingBody | None
     ) -> bytes:
         """Raises ClientDisconnect; TooLarge, OutOfMemory, before reading where the length is said."""
         check_length = self.service.intake.check_length

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Scope
 from pdgate.gateway import errors
 from pdgate.gateway.front.addresses import local_address, peer_address
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
-from pdgate.gateway.front.crowd import Crowd, Member
-from pdgate.gateway.front.response_head import CLOSE, SharedLines, head_lines, header_lines
+from pdgate.gateway.front.crowd import Crowd, CrowdMember
+from pdgate.gateway.front.response_head import CLOSE, CommonHeadLines, head_lines, header_lines
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, GatewayError
@@ -28,6 +28,8 @@ HIGH_WATER_BYTES: Final = 64 << 10
 
 LET_IN: Final = "pdgate.let_in"
 """In the state of a scope: the application has let the caller in."""
+STREAMED: Final = "pdgate.streamed"
+"""There as well: the application keeps nothing of the body that it has been given."""
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
@@ -36,7 +38,7 @@ _not_of_a_name = re.compile(rb'[\x00-\x20\x7f()<>@,;:\\\[\]={}"/?]').search
 _not_of_a_value = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search
 
 
-class Connection(Member, Protocol):
+class AsgiConnection(CrowdMember, Protocol):
     """What a cycle needs of the connection that it is on; see `hot_protocol.py`."""
 
     transport: asyncio.Transport
@@ -47,7 +49,7 @@ class Connection(Member, Protocol):
     crowd: Crowd
     server_state: Any
     tasks: set[asyncio.Task[None]]
-    shared_lines: SharedLines
+    shared_lines: CommonHeadLines
 
     @property
     def front(self) -> ASGIApp: ...
@@ -76,7 +78,7 @@ class AsgiCycle:
     )  # fmt: skip
 
     def __init__(
-        self, connection: Connection, method: bytes, *, old: bool, keep_alive: bool
+        self, connection: AsgiConnection, method: bytes, *, old: bool, keep_alive: bool
     ) -> None:
         """`old`: HTTP/1.0. Raises BadRequest for a target that is no URL."""
         self._connection = connection
@@ -211,6 +213,9 @@ class AsgiCycle:
         if self._left or self.response_complete:
             return {"type": "http.disconnect"}
         body, self._body = bytes(self._body), bytearray()
+        if STREAMED in self._state:
+            connection.crowd.free(connection, self._held)
+            self._held = 0
         return {"type": "http.request", "body": body, "more_body": not self.asked}
 
     async def _send(self, message: Message) -> None:
@@ -275,9 +280,17 @@ class AsgiCycle:
         if body:
             self._connection.transport.write(body)
         if last:
-            self.response_complete = True
-            self._wake()
+            self._answered()
+
+    def _answered(self) -> None:
+        """The answer is whole. If the request is not, and is the last of its connection, the rest of it is dropped."""
+        self.response_complete = True
+        self._wake()
+        if self.keep_alive or self.asked or self._expects:
             self._connection.on_complete(self)
+        else:
+            # A connection that is closed with bytes unread is reset, and the client never reads why.
+            self._connection.linger()
 
     def _give_up(self, error: GatewayError) -> None:
         """The application is done with it, and the answer is not whole."""
@@ -288,8 +301,7 @@ class AsgiCycle:
             self._connection.transport.close()
             return
         self._answer(error)
-        self.response_complete = True
-        self._connection.on_complete(self)
+        self._answered()
 
     def _answer(self, error: GatewayError) -> None:
         self.keep_alive = False

@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from pdgate.gateway.front import limits
-from pdgate.gateway.front.turns import ParseTurns
+from pdgate.gateway.turns import ParseTurns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
@@ -32,7 +32,7 @@ LOOKS_PER_TURN: Final = 1000
 RETRY_AFTER_SECONDS: Final = 1
 
 
-class Member(Protocol):
+class CrowdMember(Protocol):
     """One connection.
 
     Attributes:
@@ -73,19 +73,19 @@ class Crowd:
         self.refused = 0
         self.cut = 0
         self.turns = ParseTurns()
-        self._members: set[Member] = set()
+        self._members: set[CrowdMember] = set()
         self._timer: asyncio.Handle | None = None
 
-    def join(self, member: Member, loop: asyncio.AbstractEventLoop) -> None:
+    def join(self, member: CrowdMember, loop: asyncio.AbstractEventLoop) -> None:
         self._members.add(member)
         if self._timer is None:
             self._timer = loop.call_later(LOOK_SECONDS, self._begin_looks, loop)
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: CrowdMember) -> None:
         self._members.discard(member)
         self.now_loose(member, 0)
 
-    def now_loose(self, member: Member, loose_bytes: int) -> None:
+    def now_loose(self, member: CrowdMember, loose_bytes: int) -> None:
         """That is what the member holds loosely now, whatever it was."""
         self.loose_bytes += loose_bytes - member.loose_bytes
         member.loose_bytes = loose_bytes
@@ -94,13 +94,13 @@ class Crowd:
             self.cut += 1
             worst.cut()
 
-    def hold(self, member: Member, more_bytes: int) -> None:
+    def hold(self, member: CrowdMember, more_bytes: int) -> None:
         self.held_bytes += more_bytes
         member.held_bytes += more_bytes
         if self.held_bytes > self.limit_bytes:
             self._relieve()
 
-    def free(self, member: Member, bytes_: int) -> None:
+    def free(self, member: CrowdMember, bytes_: int) -> None:
         self.held_bytes -= bytes_
         member.held_bytes -= bytes_
 
@@ -142,7 +142,7 @@ class Crowd:
     def _begin_looks(self, loop: asyncio.AbstractEventLoop) -> None:
         self._look(loop, iter(tuple(self._members)))
 
-    def _look(self, loop: asyncio.AbstractEventLoop, left: "Iterable[Member]") -> None:
+    def _look(self, loop: asyncio.AbstractEventLoop, left: "Iterable[CrowdMember]") -> None:
         now, looked = loop.time(), 0
         try:
             for member in islice(left, LOOKS_PER_TURN):

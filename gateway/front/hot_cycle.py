@@ -15,7 +15,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
-from pdgate.gateway.front.crowd import Crowd, Member
+from pdgate.gateway.front.crowd import Crowd, CrowdMember
 from pdgate.gateway.front.limits import SMALL_BYTES
 from pdgate.gateway.front.pings import PING
 from pdgate.gateway.front.response_head import (
@@ -45,7 +45,7 @@ def _framed(chunk: bytes) -> bytes:
     return b"".join((_SIZES[size] if size < 1024 else b"%x\r\n" % size, chunk, b"\r\n"))
 
 
-class Connection(Member, Protocol):
+class HotConnection(CrowdMember, Protocol):
     """What a cycle needs of the connection that it is on; see `hot_protocol.py`.
 
     Attributes:
@@ -130,7 +130,7 @@ class HotCycle:
         "seen",
     )
 
-    def __init__(self, protocol: Connection, headers: RequestHeaders) -> None:
+    def __init__(self, protocol: HotConnection, headers: RequestHeaders) -> None:
         self.keep_alive: bool = protocol.parser.should_keep_alive()
         self._protocol = protocol
         self._transport = protocol.transport

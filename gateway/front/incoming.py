@@ -17,7 +17,7 @@ from pdgate.gateway.front.crowd import Crowd
 from pdgate.protocols.errors import ClientTooSlow, GatewayError
 
 
-class Incoming:
+class IncomingBody:
     """A member of the crowd from the first byte of a body to the end of its call.
 
     Attributes:

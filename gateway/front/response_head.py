@@ -99,7 +99,7 @@ def answer_lines(
     return b"".join(lines), is_stream, sized
 
 
-class SharedLines:
+class CommonHeadLines:
     """The lines that many answers have in common: uvicorn's own, of which it makes a new list each second."""
 
     def __init__(self) -> None:

@@ -7,7 +7,13 @@ An engine may hold a block several times, computed twice at once or in another m
 stored and removed of every copy. A block whose parent we never heard of has no place, and is
 counted as an orphan.
 
-Source: vLLM 0.32.0, vllm/v1/core/block_pool.py: cache_full_blocks, BlockHashToBlockMap.
+Several of an engine's hashes may stand for the same tokens: with a draft model that reads ahead, vLLM's hash of a
+block covers the token behind it as well (`lookahead_token_ids`), so a b c d before e and before f are two blocks, with
+one key here. The key is there as long as one of them is. Of a prompt that goes on otherwise the last block is then
+believed to be there and is not: one block at most, as each block but the last is followed by the next one's tokens.
+
+Source: vLLM 0.32.0, vllm/v1/core/block_pool.py: cache_full_blocks, BlockHashToBlockMap; hashes that read ahead: 0.33.0,
+vllm/distributed/kv_events.py (BlockStored), and the proposal, vllm-project/vllm#50438.
 """
 
 from collections.abc import Sequence
@@ -26,7 +32,7 @@ WHOLE_PREFIX: Final = frozenset(
 what they drop says nothing of what has to be computed again."""
 
 
-class Malformed(Exception):
+class MalformedEvent(Exception):
     """An event that says what cannot be."""
 
 
@@ -46,6 +52,7 @@ class Cached:
         self._key_of: dict[EngineHash, int] = {}
         self._more_copies: dict[EngineHash, int] = {}
         self._keys: set[int] = set()
+        self._more_names: dict[int, int] = {}
         self._passed_over: set[int] = set()
 
     def __len__(self) -> int:
@@ -55,14 +62,14 @@ class Cached:
         return key in self._keys
 
     def stored(self, event: Stored) -> Sequence[int]:
-        """Keys of the blocks, first to last, known or new. Raises Malformed."""
+        """Keys of the blocks, first to last, known or new. Raises MalformedEvent."""
         if event.kv_cache_spec_kind not in WHOLE_PREFIX:
             if event.group_idx is not None:
                 self._passed_over.add(event.group_idx)
             return ()
         size, hashes = event.block_size, event.block_hashes
         if size < 1 or len(event.token_ids) != size * len(hashes):
-            raise Malformed(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
+            raise MalformedEvent(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
         parent = root(size)
         if event.parent_block_hash is not None:
             known = self._key_of.get(event.parent_block_hash)
@@ -76,15 +83,18 @@ class Cached:
         try:
             found = list(keys(event.token_ids, size, parent, event.extra_keys or ()))
         except OverflowError:
-            raise Malformed("a token id is negative, or has more than 32 bits") from None
+            raise MalformedEvent("a token id is negative, or has more than 32 bits") from None
         self.block_tokens = size
-        key_of, more_copies = self._key_of, self._more_copies
+        key_of, more_copies, there = self._key_of, self._more_copies, self._keys
         for name, key in zip(hashes, found, strict=True):
             if name in key_of:
                 more_copies[name] = more_copies.get(name, 0) + 1
+                continue
+            key_of[name] = key
+            if key in there:
+                self._more_names[key] = self._more_names.get(key, 0) + 1
             else:
-                key_of[name] = key
-        self._keys.update(found)
+                there.add(key)
         return found
 
     def removed(self, event: Removed) -> Sequence[int]:
@@ -101,7 +111,12 @@ class Cached:
                     del self._more_copies[name]
                 continue
             key = self._key_of.pop(name, None)
-            if key is not None:
+            if key is None:
+                continue
+            others = self._more_names.pop(key, 0)
+            if others > 1:
+                self._more_names[key] = others - 1
+            elif not others:
                 gone.append(key)
         self._keys.difference_update(gone)
         return gone
@@ -109,4 +124,5 @@ class Cached:
     def clear(self) -> None:
         self._key_of.clear()
         self._more_copies.clear()
+        self._more_names.clear()
         self._keys.clear()

@@ -4,7 +4,7 @@
 
     {"type": "BlockStored", "block_hashes": [h, ...], "parent_block_hash": h | nil,
      "token_ids": [...], "block_size": n, "lora_id", "medium", "lora_name", "extra_keys",
-     "group_idx", "kv_cache_spec_kind", ...}
+     "group_idx", "kv_cache_spec_kind", ..., "lookahead_token_ids"}
     {"type": "BlockRemoved", "block_hashes": [h, ...], "medium", "group_idx", ...}
     {"type": "AllBlocksCleared"}
 
@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+
+from pdgate.protocols.fields import UNREADABLE
 
 EngineHash = int | bytes
 
@@ -109,16 +111,16 @@ MOST_UNKNOWN_EVENTS: Final = 5_000
 """Of a batch that is read event by event: 4 us each."""
 
 
-class Malformed(Exception):
+class MalformedBatch(Exception):
     """The batch is no batch at all."""
 
 
-class TooLarge(Malformed):
+class BatchTooLarge(MalformedBatch):
     """More than one callback of the event loop may take; what it said of the cache is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """
     Attributes:
         at: When the engine published it, seconds since the epoch by its clock.
@@ -130,42 +132,44 @@ class Batch:
     unknown: int = 0
 
 
-def read(payload: bytes) -> Batch:
-    """Events that cannot be read are left out, and counted. Raises Malformed, TooLarge."""
+def read(payload: bytes) -> EventBatch:
+    """Events that cannot be read are left out, and counted. Raises MalformedBatch, BatchTooLarge."""
     if len(payload) > MOST_BATCH_BYTES:
-        raise TooLarge(f"a batch of {len(payload)} bytes")
+        raise BatchTooLarge(f"a batch of {len(payload)} bytes")
     batch = _read(payload)
     blocks = sum(
         len(event.block_hashes) for event in batch.events if not isinstance(event, Cleared)
     )
     if blocks > MOST_BATCH_BLOCKS:
-        raise TooLarge(f"a batch of {blocks} blocks")
+        raise BatchTooLarge(f"a batch of {blocks} blocks")
     return batch
 
 
-def _read(payload: bytes) -> Batch:
+def _read(payload: bytes) -> EventBatch:
     try:
         batch = _batch.decode(payload)
-        return Batch(batch.ts, batch.events)
-    except (msgspec.DecodeError, RecursionError):
+        return EventBatch(batch.ts, batch.events)
+    except UNREADABLE:
         # Maps are tried first, as every engine of this year writes them.
         pass
     for decoder in (_map_batch, _rows):
         try:
             other: _MapBatch | _Rows = decoder.decode(payload)
-            return Batch(other.ts, other.events)
-        except (msgspec.DecodeError, RecursionError):
+            return EventBatch(other.ts, other.events)
+        except UNREADABLE:
             continue
     return _one_by_one(payload)
 
 
-def _one_by_one(payload: bytes) -> Batch:
+def _one_by_one(payload: bytes) -> EventBatch:
     try:
         batch = _unread.decode(payload)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Malformed(str(error)) from None
+    except UNREADABLE as error:
+        raise MalformedBatch(str(error)) from None
     if len(batch.events) > MOST_UNKNOWN_EVENTS:
-        raise TooLarge(f"a batch of {len(batch.events)} events, of which some are of no known kind")
+        raise BatchTooLarge(
+            f"a batch of {len(batch.events)} events, of which some are of no known kind"
+        )
     known: list[Event] = []
     for event in batch.events:
         kind: Any = _Row if isinstance(event, list) else Event
@@ -173,4 +177,4 @@ def _one_by_one(payload: bytes) -> Batch:
             known.append(msgspec.convert(event, kind))
         except (msgspec.ValidationError, RecursionError):
             continue
-    return Batch(batch.ts, known, len(batch.events) - len(known))
+    return EventBatch(batch.ts, known, len(batch.events) - len(known))

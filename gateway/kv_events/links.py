@@ -27,7 +27,7 @@ MOST_PARTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PromptPart:
     """
     Attributes:
         blocks: Of the whole prompt, as the index counts.
@@ -44,10 +44,10 @@ class Part:
         return self.blocks[: self.end]
 
 
-class Links:
+class EventLinks:
     def __init__(self, max_keys: int = MAX_KEYS) -> None:
         self._max_keys = max_keys
-        self._parts: dict[int, tuple[Part, ...]] = {}
+        self._parts: dict[int, tuple[PromptPart, ...]] = {}
         self._tied: dict[int, None] = {}
 
     def __len__(self) -> int:
@@ -61,12 +61,12 @@ class Links:
         """No prompt counts as known, so that what engines have of each is looked up again."""
         self._tied.clear()
 
-    def at(self, key: int) -> Sequence[Part]:
+    def at(self, key: int) -> Sequence[PromptPart]:
         return self._parts.get(key, ())
 
     def tie(
         self, blocks: Sequence[int], ends: Sequence[int], keys: Sequence[int], block_tokens: int
-    ) -> Sequence[tuple[int, Part]]:
+    ) -> Sequence[tuple[int, PromptPart]]:
         """Key -> part, from the prompt's beginning on.
 
         Args:
@@ -90,7 +90,7 @@ class Links:
 
 def _parts(
     blocks: Sequence[int], ends: Sequence[int], keys: Sequence[int], block_tokens: int
-) -> Iterator[tuple[int, Part]]:
+) -> Iterator[tuple[int, PromptPart]]:
     first = 0
     while first < len(blocks):
         place = max(ends[first] - 1, 0) // block_tokens
@@ -99,5 +99,5 @@ def _parts(
         end = first + 1
         while end < len(blocks) and max(ends[end] - 1, 0) // block_tokens == place:
             end += 1
-        yield keys[place], Part(blocks, first, end)
+        yield keys[place], PromptPart(blocks, first, end)
         first = end

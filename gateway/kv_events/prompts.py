@@ -1,6 +1,7 @@
 """What of a call's prompt can be told apart by tokens, and where its blocks of bytes end in them.
 
     prompt: [1, 2, 3]           its tokens are there
+    token_ids, input_ids        the same, of calls of tokens
     prompt: "text", messages    its tokens are the engine's to tell (tokenizing.py)
     several prompts, none       neither
 
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pdgate.protocols.apis import GENERATE, NATIVE
 from pdgate.protocols.call import Call, Json, Raw, encode
 from pdgate.scheduling.prefix.index import BLOCK_BYTES, MOST_BLOCKS
 
@@ -34,12 +36,21 @@ _TOKENIZED: Final = (
 Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py."""
 
 
+_FIELDS: Final = {GENERATE: "token_ids", NATIVE: "input_ids"}
+_MORE_THAN_TOKENS: Final = frozenset(
+    {"features", "content_parts", "image_data", "video_data", "audio_data"}
+)
+"""Fields of calls of tokens for pictures and sound, whose tokens do not say what they show.
+
+Source: vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py (GenerateRequest); SGLang at 001067f,
+srt/managers/io_struct.py (GenerateReqInput)."""
+
 _MEDIA: Final = (b"image_", b"audio", b"video_")
 """In messages that have parts of other kinds than text, and in some that only speak of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class IndexedPrompt:
     """
     Attributes:
         blocks: As the prefix index counts.
@@ -63,7 +74,9 @@ class Prompt:
 
 def token_ids(call: Call) -> Sequence[int] | None:
     """Those of the prompt, if it is a list of them."""
-    prompt = call.body.get("prompt")
+    if not _MORE_THAN_TOKENS.isdisjoint(call.body):
+        return None
+    prompt = call.body.get(_field(call))
     if not isinstance(prompt, Raw) or bytes(memoryview(prompt)[:1]) != b"[":
         return None
     if len(prompt) > MOST_BYTES:
@@ -75,22 +88,38 @@ def token_ids(call: Call) -> Sequence[int] | None:
         return None
 
 
-def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
-    text = bytes(call.body["prompt"])
+def answered_ids(reply: Json) -> Sequence[int] | None:
+    """Those that an engine answered for the prompt of a chat; None where it did not, or too many."""
+    found = reply.get("prompt_token_ids")
+    if not isinstance(found, Raw) or len(found) > MOST_BYTES:
+        return None
+    try:
+        return _token_ids.decode(found)
+    except msgspec.DecodeError:
+        return None
+
+
+def _field(call: Call) -> str:
+    """Where the ids of a prompt stand."""
+    return _FIELDS.get(call.path, "prompt")
+
+
+def of_token_ids(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> IndexedPrompt:
+    text = bytes(call.body[_field(call)])
     ends, counted = array("L"), 0
     for index in range(len(blocks)):
         # A token is complete where the next one is announced.
         counted += text.count(b",", index * BLOCK_BYTES, (index + 1) * BLOCK_BYTES)
         ends.append(counted)
-    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+    return IndexedPrompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
 
 
-def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> Prompt:
+def of_text(call: Call, blocks: Sequence[int], tokens: Sequence[int]) -> IndexedPrompt:
     text = _size(call.body, "messages") or _size(call.body, "prompt")
     # The index counts the last block of the tools as a whole one.
     whole = ceil(_size(call.body, "tools") / BLOCK_BYTES) + text / BLOCK_BYTES
     ends = array("L", (ceil(len(tokens) * (n + 1) / whole) for n in range(len(blocks))))
-    return Prompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
+    return IndexedPrompt(blocks, ends, tokens, call.model, call.value("cache_salt"))
 
 
 def is_text(call: Call) -> bool:

@@ -32,7 +32,7 @@ MAX_HELD: Final = 10_000
 MAX_HELD_BYTES: Final = 64 << 20
 
 
-class Listener(Protocol):
+class SequenceListener(Protocol):
     def taken(self, payload: bytes) -> None:
         """The next batch."""
 
@@ -44,7 +44,7 @@ class Listener(Protocol):
 
 
 @dataclass(slots=True)
-class Counts:
+class SequenceCounts:
     """
     Attributes:
         batches: Taken, live or replayed.
@@ -67,7 +67,9 @@ class Sequence:
         replaying: A replay has been asked for, and is not over.
     """
 
-    def __init__(self, listener: Listener, counts: Counts, *, replays: bool) -> None:
+    def __init__(
+        self, listener: SequenceListener, counts: SequenceCounts, *, replays: bool
+    ) -> None:
         """
         Args:
             replays: Whether the engine can repeat what was missed.

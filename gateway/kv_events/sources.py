@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pdgate.cluster.address import HIGHEST_PORT
 from pdgate.cluster.kv_events import curve
 from pdgate.protocols.instance import Instance
 
@@ -32,7 +33,7 @@ class BadSource(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EventSource:
     """
     Attributes:
         endpoint: Where batches are published.
@@ -47,7 +48,7 @@ class Source:
     proven: curve.Listening | None = None
 
 
-Sources = Mapping[int, Source]
+Sources = Mapping[int, EventSource]
 """By data-parallel rank."""
 
 
@@ -63,7 +64,7 @@ def from_template(endpoint: str, replay_endpoint: str, topic: str, instance: Ins
     first = instance.dp_rank or 0
     ranks = range(first, first + (1 if instance.dp_rank is not None else instance.dp_size))
     return {
-        rank: Source(
+        rank: EventSource(
             _endpoint(endpoint, instance.host, rank),
             _endpoint(replay_endpoint, instance.host, rank) if replay_endpoint else "",
             topic,
@@ -92,16 +93,16 @@ def from_answer(body: bytes, instance: Instance, secrets: Sequence[str] = ()) ->
     return sources
 
 
-def _source(config: Mapping[str, Any], host: str, secrets: Sequence[str]) -> Source:
+def _source(config: Mapping[str, Any], host: str, secrets: Sequence[str]) -> EventSource:
     endpoint, topic = config.get("endpoint"), config.get("topic", "")
     replay = config.get("replay_endpoint") or ""
     if not isinstance(endpoint, str) or not isinstance(replay, str) or not isinstance(topic, str):
         raise BadSource(f"{PATH} did not say an endpoint")
     try:
         proven = curve.listening(config, secrets)
-    except curve.Unproven as error:
+    except curve.UnprovenPublisher as error:
         raise BadSource(str(error)) from None
-    return Source(
+    return EventSource(
         _endpoint(endpoint, host, 0),
         _endpoint(replay, host, 0) if replay else "",
         topic,
@@ -117,7 +118,7 @@ def _endpoint(text: str, host: str, rank: int) -> str:
         port = parts.port
     except ValueError:
         port, parts = None, urlsplit("")
-    if parts.scheme != "tcp" or not port:
+    if parts.scheme != "tcp" or not port or port + rank > HIGHEST_PORT:
         raise BadSource(f"{text!r} is not an endpoint like tcp://host:port")
     name = host if (parts.hostname or "") in _WILDCARDS else parts.hostname or host
     return f"tcp://[{name}]:{port + rank}" if ":" in name else f"tcp://{name}:{port + rank}"

@@ -1,26 +1,26 @@
-"""Subscriber of one publisher: sockets on one side, the sequence of its batches on the other.
+"""Subscriber of one publisher: connections on one side, the sequence of its batches on the other.
 
     SUB      topic | number | batch                        --> Sequence.live
     DEALER   asks "" | first number; "" | topic | number | batch, ... the end
                                                            --> Sequence.replayed, replay_over
-    monitor  the connection is lost                        --> Sequence.doubt
+    the first is lost                                      --> Sequence.doubt
 
-All on the event loop, without tasks or futures: ZeroMQ's own thread reads from the network, and
-when it has something, as much is taken as TURN_SECONDS allow; the rest waits for the next turn,
-so that a burst, or the replay of a long history, holds up no call.
+A task for each connection, which makes it anew when it ends. As much is taken as TURN_SECONDS allow; the rest waits in the
+kernel and at the publisher, so that a burst, or the replay of a long history, holds up no call and fills no memory: what is here
+of a publisher is one message of each connection, of MAX_BATCH_BYTES at most, and what is read ahead of it (less than 512 KiB).
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
+from pdgate.cluster.zmtp import dialled
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
 from pdgate.gateway.kv_events.events import MOST_BATCH_BYTES
-from pdgate.gateway.kv_events.sequence import Counts, Sequence
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sequence import Sequence, SequenceCounts
+from pdgate.gateway.kv_events.sources import EventSource
 
 TURN_SECONDS: Final = 0.001
 REST_SECONDS: Final = 0.009
@@ -35,17 +35,19 @@ IDLE_SECONDS: Final = 15.0
 SETTLE_SECONDS: Final = 2.0
 """After connecting; then it is asked for the first time."""
 
-MOST_WAITING: Final = 128
-"""Batches in each socket. More wait at the publisher, or are asked for anew: a replay of the 10,000 that
-one keeps by default may take several questions."""
+FIRST_WAIT_SECONDS: Final = 0.1
+MOST_WAIT_SECONDS: Final = 2.0
+"""Before a connection is made anew, twice as long each time."""
 
 MAX_BATCH_BYTES: Final = 2 * MOST_BATCH_BYTES
-"""Of a message; of a longer one ZeroMQ closes the connection. So 256 MiB wait in a socket at most."""
+"""Of a message; a longer one ends its connection."""
 
 END: Final = b"\xff" * 8
 NUMBER_BYTES: Final = 8
 
 Taken = Callable[[bytes], None]
+
+log = logging.getLogger(__name__)
 
 
 class Subscriber:
@@ -59,8 +61,7 @@ class Subscriber:
 
     def __init__(
         self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        source: Source,
+        source: EventSource,
         taken: Taken,
         forget: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
@@ -71,43 +72,32 @@ class Subscriber:
             forget: Told when what was taken is not true any more.
         """
         self.source = source
-        self.counts = Counts()
+        self.counts = SequenceCounts()
         self.malformed = 0
         self.connected = False
         self.taken, self.forget = taken, forget
-        self._context = context
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.sequence = Sequence(self, self.counts, replays=bool(source.replay_endpoint))
-        self._open = True
-        self._resting = False
         self._first_asked: int | None = None
         self._heard = clock()
-        self._listening = self._socket(zmq.SUB)
-        self._listening.setsockopt(zmq.SUBSCRIBE, source.topic.encode())
-        self._monitor = self._listening.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self._turn_ends = 0.0
+        self._asking: Wire | None = None
+        self._listening = self._loop.create_task(
+            self._keep(source.endpoint, dialled.SUB, self._hear, self._lost), name="kv-events"
         )
-        self._asking = self._dealer()
-        for socket in (self._listening, self._monitor):
-            self._loop.add_reader(socket.fileno(), self._turn)
-        self._listening.connect(source.endpoint)
+        self._repeating = self._replays()
         self.sequence.start()
-        self._loop.call_soon(self._turn)
 
     def close(self) -> None:
-        self._open = False
-        for socket in (self._listening, self._monitor):
-            self._loop.remove_reader(socket.fileno())
-        self._listening.disable_monitor()
-        self._monitor.close(linger=0)
-        self._listening.close(linger=0)
-        self._close_dealer()
+        self._listening.cancel()
+        if self._repeating is not None:
+            self._repeating.cancel()
 
     def ask(self, first: int) -> None:
         self._first_asked = first
         self._heard = self._clock()
-        self._loop.call_soon(self._turn)
+        self._ask()
 
     def look(self) -> None:
         """Called about once a second: is it too quiet?"""
@@ -115,117 +105,100 @@ class Subscriber:
         if self.sequence.replaying:
             if silent_seconds > REPLAY_SECONDS:
                 # What is still to come of this replay must not be taken for the next.
-                self._close_dealer()
-                self._asking, self._first_asked = self._dealer(), None
+                if self._repeating is not None:
+                    self._repeating.cancel()
+                self._asking = self._first_asked = None
+                self._repeating = self._replays()
                 self.sequence.replay_failed()
         elif silent_seconds > IDLE_SECONDS:
             self._heard = self._clock()
             self.sequence.check()
-        self._turn()
 
-    def _socket(self, kind: int) -> "zmq.Socket[bytes]":
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_BATCH_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 2000)
-        if self.source.proven is not None:
-            self.source.proven.of(socket)
-        return socket
-
-    def _dealer(self) -> "zmq.Socket[bytes] | None":
-        if not self.source.replay_endpoint:
+    def _replays(self) -> asyncio.Task[None] | None:
+        at = self.source.replay_endpoint
+        if not at:
             return None
-        socket = self._socket(zmq.DEALER)
-        # A question is for the publisher that is there now.
-        socket.setsockopt(zmq.IMMEDIATE, 1)
-        socket.connect(self.source.replay_endpoint)
-        self._loop.add_reader(socket.fileno(), self._turn)
-        return socket
+        return self._loop.create_task(
+            self._keep(at, dialled.DEALER, self._hear_replays, lambda: None), name="kv-replays"
+        )
 
-    def _close_dealer(self) -> None:
-        if self._asking is not None:
-            self._loop.remove_reader(self._asking.fileno())
-            self._asking.close(linger=0)
+    async def _keep(
+        self,
+        endpoint: str,
+        kind: str,
+        talk: Callable[[Wire], Awaitable[None]],
+        lost: Callable[[], None],
+    ) -> None:
+        """Talks there, until it is cancelled; `lost`: a connection that there was."""
+        wait = FIRST_WAIT_SECONDS
+        while True:
+            wire: Wire | None = None
+            try:
+                wire = await dialled.dial(
+                    endpoint, kind, MAX_BATCH_BYTES, self._turn, self.source.proven
+                )
+                wait = FIRST_WAIT_SECONDS
+                await talk(wire)
+            except EndedConnection:
+                self.malformed += 1
+                wait = MOST_WAIT_SECONDS
+            except (OSError, EOFError, UnicodeError):
+                # It is not there, or not any more, or has a name that none can have.
+                pass
+            except Exception:  # the last stop of a task: what is heard later counts again
+                log.exception("%s: what it published could not be taken", endpoint)
+            finally:
+                if wire is not None:
+                    wire.close()
+            if wire is not None:
+                lost()
+            await asyncio.sleep(wait)
+            wait = min(2 * wait, MOST_WAIT_SECONDS)
 
-    def _turn(self) -> None:
-        """All that has come, as far as the time allows.
+    async def _turn(self) -> None:
+        if self._loop.time() > self._turn_ends:
+            await asyncio.sleep(REST_SECONDS)
+            self._turn_ends = self._loop.time() + TURN_SECONDS
 
-        A socket's file descriptor tells of news once only, so it is read until it has nothing,
-        also after something was written to it.
-        """
-        if not self._open or self._resting:
-            return
-        until = self._clock() + TURN_SECONDS
-        while self._watch():
-            pass
-        self._ask()
-        for hear in (self._hear_replay, self._hear):
-            while hear():
-                if self._clock() > until:
-                    self._resting = True
-                    self._loop.call_later(REST_SECONDS, self._rested)
-                    return
-        if self._first_asked is not None:
-            # Reading may have been what noticed that the publisher is there now.
-            self._ask()
-            if self._first_asked is None:
-                self._loop.call_soon(self._turn)
+    def _lost(self) -> None:
+        self.connected = False
+        self.sequence.doubt()
 
-    def _rested(self) -> None:
-        self._resting = False
-        self._turn()
-
-    def _watch(self) -> bool:
-        try:
-            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        self.connected = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
-        if self.connected:
-            # A subscription takes a moment, in which something may have been missed.
-            self._heard = min(self._heard, self._clock() - IDLE_SECONDS + SETTLE_SECONDS)
-        else:
-            self.sequence.doubt()
-        return True
+    async def _hear(self, wire: Wire) -> None:
+        """Raises EndedConnection, OSError, EOFError."""
+        dialled.subscribe(wire, self.source.topic)
+        self.connected = True
+        # A subscription takes a moment, in which something may have been missed.
+        self._heard = min(self._heard, self._clock() - IDLE_SECONDS + SETTLE_SECONDS)
+        while True:
+            parts = await wire.receive()
+            self._heard = self._clock()
+            if len(parts) != 3 or len(parts[1]) != NUMBER_BYTES:
+                self.malformed += 1
+            else:
+                self.sequence.live(int.from_bytes(parts[1]), parts[2])
 
     def _ask(self) -> None:
-        if self._first_asked is None or self._asking is None:
-            return
-        number = self._first_asked.to_bytes(NUMBER_BYTES, "big")
-        try:
-            self._asking.send_multipart((b"", number), zmq.NOBLOCK)
-        except zmq.Again:
-            # The publisher is not there yet; the file descriptor tells when.
-            return
-        self._first_asked = None
+        """A question is for the publisher that is there now; else it waits for one."""
+        if self._first_asked is not None and self._asking is not None:
+            self._asking.send((b"", self._first_asked.to_bytes(NUMBER_BYTES)))
+            self._first_asked = None
 
-    def _hear_replay(self) -> bool:
-        if self._asking is None:
-            return False
+    async def _hear_replays(self, wire: Wire) -> None:
+        """Raises EndedConnection, OSError, EOFError."""
+        self._asking = wire
         try:
-            frames = self._asking.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        self._heard = self._clock()
-        # Older vLLM leaves the topic out.
-        if len(frames) not in (3, 4) or len(frames[-2]) != NUMBER_BYTES:
-            self.malformed += 1
-        elif frames[-2] == END:
-            self.sequence.replay_over()
-        else:
-            self.sequence.replayed(int.from_bytes(frames[-2]), frames[-1])
-        return True
-
-    def _hear(self) -> bool:
-        try:
-            frames = self._listening.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        self._heard = self._clock()
-        if len(frames) != 3 or len(frames[1]) != NUMBER_BYTES:
-            self.malformed += 1
-        else:
-            self.sequence.live(int.from_bytes(frames[1]), frames[2])
-        return True
+            self._ask()
+            while True:
+                parts = await wire.receive()
+                self._heard = self._clock()
+                # Older vLLM leaves the topic out.
+                if len(parts) not in (3, 4) or len(parts[-2]) != NUMBER_BYTES:
+                    self.malformed += 1
+                elif parts[-2] == END:
+                    self.sequence.replay_over()
+                else:
+                    self.sequence.replayed(int.from_bytes(parts[-2]), parts[-1])
+        finally:
+            if self._asking is wire:
+                self._asking = None

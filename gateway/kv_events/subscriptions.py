@@ -13,20 +13,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import zmq
-
-from pdgate.gateway.kv_events.events import Malformed, TooLarge, read
+from pdgate.gateway.kv_events.events import BatchTooLarge, MalformedBatch, read
 from pdgate.gateway.kv_events.sources import (
     ASK,
     PATH,
     BadSource,
-    Source,
+    EventSource,
     Sources,
     from_answer,
     from_template,
 )
 from pdgate.gateway.kv_events.subscriber import Subscriber
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance
@@ -60,7 +58,7 @@ class Where:
 
 
 @dataclass(slots=True, eq=False)
-class Heard:
+class HeardPublisher:
     """What one publisher has said.
 
     Attributes:
@@ -68,7 +66,7 @@ class Heard:
     """
 
     feed: Subscriber
-    seen: Seen = field(default_factory=Seen)
+    seen: SeenEventCounts = field(default_factory=SeenEventCounts)
     lag_seconds: float = 0.0
 
 
@@ -83,7 +81,7 @@ class Listened:
 
     instance: Instance
     sources: Sources = field(default_factory=dict)
-    heard: dict[int, Heard] = field(default_factory=dict)
+    heard: dict[int, HeardPublisher] = field(default_factory=dict)
     asked_at: float | None = None
     trouble: str = ""
 
@@ -98,7 +96,7 @@ class Subscriptions:
         self,
         where: Where,
         endpoints: Endpoints,
-        translation: Translation,
+        translation: EventTranslation,
         access: EngineAccess,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,21 +108,18 @@ class Subscriptions:
         self._clock = clock
 
     async def run(self) -> None:
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         try:
             while True:
                 async with asyncio.TaskGroup() as asking:
                     asking.create_task(asyncio.sleep(LOOK_SECONDS))
-                    for engine in self.look(context):
+                    for engine in self.look():
                         asking.create_task(self._ask(engine))
         finally:
             for engine in self.engines.values():
                 _close(engine)
             self.engines.clear()
-            # Not term(), which waits for ever for a socket that a failure has left open.
-            context.destroy(linger=0)
 
-    def look(self, context: "zmq.Context[zmq.Socket[bytes]]") -> list[Listened]:
+    def look(self) -> list[Listened]:
         """Listens to those that are there, and to no others. Returns which to ask, and where."""
         there = {c.instance.id: c.instance for c in self._endpoints}
         up = {c.instance.id for c in self._endpoints if c.up}
@@ -141,7 +136,7 @@ class Subscriptions:
                 known = self.engines[instance_id] = Listened(instance)
                 if self._where.endpoint != ASK:
                     self._use_template(known)
-            self._open(context, known)
+            self._open(known)
             for heard in known.heard.values():
                 heard.feed.look()
             if instance_id in up and self._must_ask(known):
@@ -183,7 +178,7 @@ class Subscriptions:
             self._complain(engine, "")
             engine.sources = sources
 
-    def _open(self, context: "zmq.Context[zmq.Socket[bytes]]", engine: Listened) -> None:
+    def _open(self, engine: Listened) -> None:
         for rank, heard in list(engine.heard.items()):
             if engine.sources.get(rank) != heard.feed.source:
                 heard.feed.close()
@@ -191,30 +186,21 @@ class Subscriptions:
                 self._translation.forget(engine.instance.id, rank)
         for rank, source in engine.sources.items():
             if rank not in engine.heard:
-                try:
-                    engine.heard[rank] = self._listen(context, engine.instance.id, rank, source)
-                except zmq.ZMQError as error:
-                    self._complain(engine, f"{source.endpoint}: {error}")
+                engine.heard[rank] = self._listen(engine.instance.id, rank, source)
 
-    def _listen(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        instance_id: str,
-        rank: int,
-        source: Source,
-    ) -> Heard:
+    def _listen(self, instance_id: str, rank: int, source: EventSource) -> HeardPublisher:
         forget = partial(self._translation.forget, instance_id, rank)
-        feed = Subscriber(context, source, _nothing, forget, self._clock)
-        heard = Heard(feed)
+        feed = Subscriber(source, _nothing, forget, self._clock)
+        heard = HeardPublisher(feed)
         feed.taken = partial(self._taken, instance_id, rank, heard)
         return heard
 
-    def _taken(self, instance_id: str, rank: int, heard: Heard, payload: bytes) -> None:
+    def _taken(self, instance_id: str, rank: int, heard: HeardPublisher, payload: bytes) -> None:
         try:
             batch = read(payload)
-        except Malformed as error:
+        except MalformedBatch as error:
             heard.seen.malformed += 1
-            if isinstance(error, TooLarge):
+            if isinstance(error, BatchTooLarge):
                 self._translation.forget(instance_id, rank)
             return
         if not heard.feed.sequence.replaying:

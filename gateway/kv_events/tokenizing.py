@@ -17,10 +17,11 @@ from typing import Final
 import msgspec
 
 from pdgate.gateway.kv_events.prompts import of_text, question
-from pdgate.gateway.kv_events.translation import Translation
+from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.call import Call
+from pdgate.protocols.fields import UNREADABLE
 from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _answer: Final = msgspec.json.Decoder(_Answer)
 
 
 @dataclass(slots=True)
-class Asked:
+class TokenizedCounts:
     """
     Attributes:
         answered: Prompts whose tokens an engine told.
@@ -56,9 +57,9 @@ class Asked:
 
 class Tokenizing:
     def __init__(
-        self, translation: Translation, endpoints: Endpoints, access: EngineAccess
+        self, translation: EventTranslation, endpoints: Endpoints, access: EngineAccess
     ) -> None:
-        self.asked = Asked()
+        self.asked = TokenizedCounts()
         self._translation = translation
         self._endpoints = endpoints
         self._access = access
@@ -108,7 +109,7 @@ class Tokenizing:
         except AskFailed as error:
             self._failed(f"{url}: {error}")
             return
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             self._failed(f"{url}{PATH}: {error}")
             return
         self.asked.answered += 1

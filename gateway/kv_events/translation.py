@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.gateway.kv_events.cached import Cached, Malformed
+from pdgate.gateway.kv_events.cached import Cached, MalformedEvent
 from pdgate.gateway.kv_events.chain import keys, root
-from pdgate.gateway.kv_events.events import Batch, Cleared, Removed, Stored
-from pdgate.gateway.kv_events.links import Links, Part
-from pdgate.gateway.kv_events.prompts import Prompt
+from pdgate.gateway.kv_events.events import Cleared, EventBatch, Removed, Stored
+from pdgate.gateway.kv_events.links import EventLinks, PromptPart
+from pdgate.gateway.kv_events.prompts import IndexedPrompt
 from pdgate.scheduling.prefix import PrefixIndex
 
 MOST_EARLY: Final = 64
@@ -30,7 +30,7 @@ MOST_ADAPTERS: Final = 10_000
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenEventCounts:
     """
     Attributes:
         stored, removed: Blocks.
@@ -44,25 +44,25 @@ class Seen:
     malformed: int = 0
 
 
-class Translation:
+class EventTranslation:
     """
     Attributes:
         links: Of the prompts whose tokens are known.
     """
 
-    def __init__(self, index: PrefixIndex, links: Links | None = None) -> None:
-        self.links = links or Links()
+    def __init__(self, index: PrefixIndex, links: EventLinks | None = None) -> None:
+        self.links = links or EventLinks()
         self._index = index
         self._caches: dict[str, dict[int, Cached]] = {}
         self._sizes: dict[int, None] = {}
         self._adapters: frozenset[str] = frozenset()
-        self._early: deque[Prompt] = deque(maxlen=MOST_EARLY)
+        self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
 
     def cached(self, instance_id: str, rank: int) -> Cached:
         """By one publisher, as far as it has said."""
         return self._caches.setdefault(instance_id, {}).setdefault(rank, Cached())
 
-    def take(self, instance_id: str, rank: int, batch: Batch, seen: Seen) -> None:
+    def take(self, instance_id: str, rank: int, batch: EventBatch, seen: SeenEventCounts) -> None:
         seen.malformed += batch.unknown
         cached = self.cached(instance_id, rank)
         for event in batch.events:
@@ -71,7 +71,7 @@ class Translation:
                     seen.stored += len(event.block_hashes)
                     try:
                         self._stored(instance_id, cached, event)
-                    except Malformed:
+                    except MalformedEvent:
                         seen.malformed += 1
                 case Removed():
                     seen.removed += len(event.block_hashes)
@@ -92,7 +92,7 @@ class Translation:
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
 
-    def learn(self, prompt: Prompt) -> None:
+    def learn(self, prompt: IndexedPrompt) -> None:
         """The tokens of a prompt are known."""
         if not self._sizes:
             self._early.append(prompt)
@@ -110,7 +110,7 @@ class Translation:
                 self._believe(instance_id, caches, tied)
 
     def _believe(
-        self, instance_id: str, caches: dict[int, Cached], tied: Sequence[tuple[int, Part]]
+        self, instance_id: str, caches: dict[int, Cached], tied: Sequence[tuple[int, PromptPart]]
     ) -> None:
         """As much of the prompt as the instance has, in any of its ranks."""
         deepest = None
@@ -126,7 +126,7 @@ class Translation:
             self._new_adapter(event.lora_name)
         at = self.links.at
         # Prompt -> its first and its last part that the event is about.
-        spans: dict[int, tuple[Part, Part]] = {}
+        spans: dict[int, tuple[PromptPart, PromptPart]] = {}
         for key in cached.stored(event):
             for part in at(key):
                 prompt = id(part.blocks)

@@ -1,26 +1,32 @@
 """KV events of engines and the prompts of calls, put together.
 
 call --> blocks_of --> tied to its tokens: at once if they are there, else by an engine
-                       asked later
+                       asked later, or by the one that has read it (forwarders/token_ids.py)
 engines' events ------> the prefix index
 """
 
 from collections.abc import Callable, Iterator, Sequence
 
 from pdgate.cluster.jobs import Run
-from pdgate.gateway.kv_events.prompts import is_text, of_token_ids, token_ids
-from pdgate.gateway.kv_events.subscriptions import Heard, Subscriptions, Where
+from pdgate.gateway.kv_events.prompts import (
+    answered_ids,
+    is_text,
+    of_text,
+    of_token_ids,
+    token_ids,
+)
+from pdgate.gateway.kv_events.subscriptions import HeardPublisher, Subscriptions, Where
 from pdgate.gateway.kv_events.tokenizing import Tokenizing
-from pdgate.gateway.kv_events.translation import Translation
+from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.protocols.call import Call
+from pdgate.protocols.call import Call, Json
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.prefix import BlocksOf, PrefixIndex, blocks_of
 
 
-class Watch:
+class EventWatch:
     """
     Attributes:
         index: Who has what cached; its blocks are made here.
@@ -37,7 +43,7 @@ class Watch:
         tokenize: bool = True,
     ) -> None:
         self.index = index_of(self.blocks_of)
-        self.translation = Translation(self.index)
+        self.translation = EventTranslation(self.index)
         self.subscriptions = Subscriptions(where, endpoints, self.translation, access)
         self.tokenizing = Tokenizing(self.translation, endpoints, access) if tokenize else None
 
@@ -49,6 +55,14 @@ class Watch:
         if blocks and not self.translation.links.knows(blocks):
             self._seek(call, blocks)
         return blocks
+
+    def read(self, call: Call, reply: Json) -> None:
+        """A prefill engine has read the chat, and may have said which tokens it is: none need be asked then."""
+        blocks = call.blocks
+        if blocks and not self.translation.links.knows(blocks) and is_text(call):
+            tokens = answered_ids(reply)
+            if tokens is not None:
+                self.translation.learn(of_text(call, blocks, tokens))
 
     def collect(self) -> Iterator[Samples]:
         """For /metrics."""
@@ -110,7 +124,7 @@ class Watch:
             self.tokenizing.put(call, blocks)
 
 
-def _troubles(heard: Heard) -> Iterator[tuple[str, int]]:
+def _troubles(heard: HeardPublisher) -> Iterator[tuple[str, int]]:
     counts = heard.feed.counts
     yield "gap", counts.gaps
     yield "resync", counts.resyncs

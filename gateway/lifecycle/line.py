@@ -34,7 +34,7 @@ ANSWER: Final = "answer"
 DRAIN: Final = "drain"
 
 
-class Line:
+class ControlLine:
     """One end."""
 
     def __init__(

@@ -10,7 +10,7 @@ from pdgate.gateway.config.api_keys import with_keys
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingsSource:
     """
     Attributes:
         path: The file, absolute; None if there is none.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.lifecycle import line
 from pdgate.gateway.lifecycle.drain import Drain
-from pdgate.gateway.lifecycle.line import Line, Message
+from pdgate.gateway.lifecycle.line import ControlLine, Message
 from pdgate.gateway.lifecycle.reload import Prepared, Reload
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Worker:
         self._asked: dict[int, asyncio.Future[list[str]]] = {}
         self._tickets = count()
         self._begins = threading.Lock()
-        self._line = Line(connection, self._heard)
+        self._line = ControlLine(connection, self._heard)
 
     def take_part(self, drain: Drain, reload: Reload) -> None:
         """To be called in the event loop, once all that can be changed is there."""

@@ -33,7 +33,7 @@ from typing import Any, Final
 from pdgate.cluster.jobs import GOOD_SECONDS, pause_seconds
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.lifecycle import line
-from pdgate.gateway.lifecycle.line import Line, Message
+from pdgate.gateway.lifecycle.line import ControlLine, Message
 from pdgate.gateway.lifecycle.reload import changed_keys, refuse_fixed
 from pdgate.gateway.lifecycle.signals import ENDING_SECONDS
 
@@ -72,7 +72,7 @@ class One:
     place: int
     process: SpawnProcess
     began: float
-    line: Line | None = None
+    line: ControlLine | None = None
     ready: bool = False
     pinged: float | None = None
     heard: float = 0.0
@@ -82,7 +82,7 @@ class One:
 
 
 @dataclass(eq=False, slots=True)
-class Change:
+class SettingsChange:
     """Other settings, on their way to be in force.
 
     Attributes:
@@ -118,7 +118,7 @@ class Workers:
         self._workers: dict[int, One] = {}
         self._pauses: dict[int, float] = {}
         self._failures: dict[int, int] = {}
-        self._change: Change | None = None
+        self._change: SettingsChange | None = None
         self._changes = 0
         self._asked_again: list[tuple[One, int]] | None = None
         self._any_was_ready = False
@@ -232,7 +232,7 @@ class Workers:
             # Only the worker has it now, so the line ends with it.
             theirs.close()
         self._workers[place] = one
-        one.line = Line(ours, lambda message: self._events.put((one, message)))
+        one.line = ControlLine(ours, lambda message: self._events.put((one, message)))
 
     def _pause(self, place: int) -> None:
         failures = self._failures[place] = self._failures.get(place, 0) + 1
@@ -331,11 +331,11 @@ class Workers:
             return
         self._changes += 1
         until = monotonic() + PREPARE_SECONDS
-        change = self._change = Change(self._changes, wanted, keys, until, asked)
+        change = self._change = SettingsChange(self._changes, wanted, keys, until, asked)
         for one in ready:
             self._ask_to_prepare(change, one)
 
-    def _ask_to_prepare(self, change: Change, one: One) -> None:
+    def _ask_to_prepare(self, change: SettingsChange, one: One) -> None:
         assert one.line is not None
         change.waits_for.add(one)
         one.line.say(line.PREPARE, change.number, change.wanted.model_dump_json())
@@ -352,7 +352,7 @@ class Workers:
         change.prepared.add(one)
         self._decide(change)
 
-    def _decide(self, change: Change) -> None:
+    def _decide(self, change: SettingsChange) -> None:
         if change.waits_for:
             return
         self._change = None

@@ -23,7 +23,7 @@ from pdgate.gateway.liveness.silence import RunningLeg, Silence
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.instance import Instance
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.liveness import Evidence, Verdict, bound_seconds, verdict
+from pdgate.scheduling.health.liveness import Evidence, LivenessVerdict, bound_seconds, verdict
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ LATE_SECONDS: Final = 0.1
 """A sweep that comes so late says that this process did not run, or had no core to run on."""
 
 WHY: Final = {
-    Verdict.GONE: "the engine has ended",
-    Verdict.FROZEN: "the engine does not answer any more",
-    Verdict.STUCK: "the engine has stopped working",
+    LivenessVerdict.GONE: "the engine has ended",
+    LivenessVerdict.FROZEN: "the engine does not answer any more",
+    LivenessVerdict.STUCK: "the engine has stopped working",
 }
 
 
@@ -137,7 +137,7 @@ class Detector:
         if now - silence.since >= ASK_AFTER_SECONDS:
             evidence = silence.evidence(endpoint, self._endpoints, now)
             found = verdict(evidence, self.seconds)
-            if found is not Verdict.ALIVE:
+            if found is not LivenessVerdict.ALIVE:
                 self._condemn(silence, found, evidence, now)
         elif engine.id not in self._stuck:
             return None
@@ -157,7 +157,9 @@ class Detector:
         read = await reads_a_token(self._access, engine, min(endpoint.models))
         silence.has_read(read, loop.time())
 
-    def _condemn(self, silence: Silence, found: Verdict, seen: Evidence, now: float) -> None:
+    def _condemn(
+        self, silence: Silence, found: LivenessVerdict, seen: Evidence, now: float
+    ) -> None:
         engine = silence.engine
         # Those that came just now are judged at the next sweep, if they are as silent then.
         waiting = [leg for leg in silence.legs if now - leg.silent_since(now) >= ASK_AFTER_SECONDS]
@@ -179,16 +181,16 @@ class Detector:
         if endpoint is not None:
             endpoint.given_up[found.value] += len(waiting)
         for leg in waiting:
-            leg.given_up(engine.id, WHY[found], waited=found is not Verdict.GONE)
+            leg.given_up(engine.id, WHY[found], waited=found is not LivenessVerdict.GONE)
 
-    def _keep_calls_from(self, instance_id: str, found: Verdict, now: float) -> None:
+    def _keep_calls_from(self, instance_id: str, found: LivenessVerdict, now: float) -> None:
         match found:
-            case Verdict.GONE:
+            case LivenessVerdict.GONE:
                 self._endpoints.mark_down(instance_id, "refused")
                 self.on_gone(instance_id)
-            case Verdict.FROZEN:
+            case LivenessVerdict.FROZEN:
                 self._endpoints.mark_silent(instance_id)
-            case Verdict.STUCK:
+            case LivenessVerdict.STUCK:
                 self._endpoints.mark_stuck(instance_id)
                 self._stuck[instance_id] = now
         self._endpoints.on_out(instance_id)

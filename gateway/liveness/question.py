@@ -14,7 +14,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.gateway.engine_metrics.page import Page, parse_in_turns
+from pdgate.gateway.engine_metrics.page import MetricsPage, parse_in_turns
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotClient, Short
 from pdgate.protocols.call import COMPLETIONS, encode
@@ -31,7 +31,7 @@ MAX_ANSWER_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PortRefused:
     """Nothing listens at its port."""
 
 
@@ -49,10 +49,10 @@ class Unasked:
 class Answered:
     """Its API server lives; `page` is None where it does not tell what it counts."""
 
-    page: Page | None
+    page: MetricsPage | None
 
 
-Word = Refused | Mute | Unasked | Answered
+Word = PortRefused | Mute | Unasked | Answered
 
 
 async def question(access: EngineAccess, engine: Instance) -> Word:
@@ -65,7 +65,7 @@ async def question(access: EngineAccess, engine: Instance) -> Word:
     except Short:
         return Unasked()
     except Gone as gone:
-        return Refused() if gone.refused else Mute()
+        return PortRefused() if gone.refused else Mute()
     except (AskFailed, TimeoutError):
         return Mute()
 
@@ -83,7 +83,7 @@ async def reads_a_token(access: EngineAccess, engine: Instance, model: str) -> b
     return said.status == 200
 
 
-async def _page(visit: OneShotClient, engine: Instance) -> Page | None:
+async def _page(visit: OneShotClient, engine: Instance) -> MetricsPage | None:
     try:
         async with asyncio.timeout(PAGE_SECONDS):
             said = await visit.get("/metrics", accept="text/plain", most_bytes=MAX_PAGE_BYTES)

@@ -6,8 +6,8 @@ All times are those of the event loop. What has been learnt is forgotten with th
 from collections.abc import Sequence
 from typing import Protocol
 
-from pdgate.gateway.engine_metrics.page import Page
-from pdgate.gateway.liveness.question import Answered, Mute, Refused, Word
+from pdgate.gateway.engine_metrics.page import MetricsPage
+from pdgate.gateway.liveness.question import Answered, Mute, PortRefused, Word
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.liveness import UNKNOWN_SECONDS_PER_TOKEN, Evidence
@@ -65,7 +65,7 @@ class Silence:
         self._ended_well: int | None = None
         self._refused: tuple[float, ...] = ()
         self._mute_since: float | None = None
-        self._page: Page | None = None
+        self._page: MetricsPage | None = None
         self._still_since = self._still_until = 0.0
         self._unheard = 0.0
 
@@ -101,7 +101,7 @@ class Silence:
     def heard(self, word: Word, now: float) -> None:
         """It was asked at `asked`, and said this now."""
         self.asking = False
-        self._refused = (*self._refused[:1], now) if isinstance(word, Refused) else ()
+        self._refused = (*self._refused[:1], now) if isinstance(word, PortRefused) else ()
         if isinstance(word, Answered):
             self._mute_since = None
             self._compare(word.page, now)
@@ -154,7 +154,7 @@ class Silence:
         self._still_since = self._still_until = 0.0
         self.condemned_since = None
 
-    def _compare(self, page: Page | None, now: float) -> None:
+    def _compare(self, page: MetricsPage | None, now: float) -> None:
         if page is None:
             return
         if page == self._page:
@@ -203,7 +203,7 @@ def _is_its_own(leg: RunningLeg) -> bool:
     return leg.has_begun or leg.loads or leg.behind in ("", leg.at.id)
 
 
-def _counts(page: Page, engine: Instance) -> bool:
+def _counts(page: MetricsPage, engine: Instance) -> bool:
     """Whether a page without a change shows that nothing was done for our legs.
 
     At the first call of all, engines compile what they compute, and have counted nothing.

@@ -14,7 +14,7 @@ from pdgate.gateway.metrics.aggregates import Aggregate, InstanceAggregate, Row,
 from pdgate.gateway.metrics.call_samples import samples
 from pdgate.gateway.metrics.family import Counter as CounterFamily
 from pdgate.gateway.metrics.family import Key, Samples
-from pdgate.gateway.metrics.gaps import EVERY, Gaps
+from pdgate.gateway.metrics.gaps import EVERY, StreamGaps
 from pdgate.gateway.metrics.histogram import Histogram
 from pdgate.protocols.errors import GatewayError
 from pdgate.scheduling.endpoint import Endpoint
@@ -36,7 +36,7 @@ _SAID: Final = attrgetter("taken", "reason")
 """Of a decision."""
 
 
-class Tracer(Protocol):
+class CallTracer(Protocol):
     def of(self, record: Record) -> Trace | None:
         """The trace of a call that begins; None where it is not sampled."""
 
@@ -62,7 +62,7 @@ class CallStats:
         self.endpoints = endpoints
         self._recent = recent
         self.log = log or CallLog()
-        self.tracer: Tracer | None = None
+        self.tracer: CallTracer | None = None
         self._in_flight = 0
         self._streams = 0
         self._models: set[str] = set()
@@ -88,7 +88,7 @@ class CallStats:
             record.trace = self.tracer.of(record)
         if record.call.streams:
             if self._streams % EVERY == 0:
-                record.gaps = Gaps(record, self._itl)
+                record.gaps = StreamGaps(record, self._itl)
             self._streams += 1
         if self._recent is not None:
             self._recent.keep(record)

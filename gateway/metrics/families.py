@@ -8,12 +8,12 @@ docs/operations/metrics.md, which a test compares with these.
 from typing import Final
 
 from pdgate.gateway.metrics import zero_values
-from pdgate.gateway.metrics.family import Counter, Gauge, HistogramFamily, Merge
+from pdgate.gateway.metrics.family import Counter, Gauge, HistogramFamily, SampleMerge
 
 # Calls
 
 CALLS_IN_FLIGHT: Final = Gauge(
-    "pdgate_calls_in_flight", "Calls that are being served.", merge=Merge.SUM
+    "pdgate_calls_in_flight", "Calls that are being served.", merge=SampleMerge.SUM
 )
 CALLS: Final = Counter(
     "pdgate_calls",
@@ -97,20 +97,20 @@ INSTANCE_STAGE_SECONDS: Final = HistogramFamily(
 # Instances
 
 INSTANCE_UP: Final = Gauge(
-    "pdgate_instance_up", "1 if calls may go there.", ("instance", "role"), merge=Merge.MAX
+    "pdgate_instance_up", "1 if calls may go there.", ("instance", "role"), merge=SampleMerge.MAX
 )
 INSTANCE_CALLS: Final = Gauge(
     "pdgate_instance_calls",
     "Legs in flight at an instance.",
     ("instance", "role"),
     # Each worker knows of the others' (gateway/sync/workers/).
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 INSTANCE_STATE: Final = Gauge(
     "pdgate_instance_state",
     "1 for the state that an instance is in.",
     ("instance", "role", "state"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 INSTANCE_EJECTIONS: Final = Counter(
     "pdgate_instance_ejections",
@@ -128,7 +128,7 @@ LEGS_GIVEN_UP: Final = Counter(
 # The process
 
 DRAINING: Final = Gauge(
-    "pdgate_draining", "1 while no new calls are taken, before the end.", merge=Merge.MAX
+    "pdgate_draining", "1 while no new calls are taken, before the end.", merge=SampleMerge.MAX
 )
 RELOADS: Final = Counter(
     "pdgate_reloads", "Configurations that were read again.", ("result",), zeros=zero_values.reloads
@@ -137,7 +137,7 @@ JOB_RUNNING: Final = Gauge(
     "pdgate_job_running",
     "Workers in which a background job runs; 0 while it waits to be started anew.",
     ("job",),
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 JOB_RESTARTS: Final = Counter(
     "pdgate_job_restarts", "How often a background job failed and was started anew.", ("job",)
@@ -164,13 +164,13 @@ GATEWAY_SHORT: Final = Counter(
 KV_HELD: Final = Gauge(
     "pdgate_kv_held",
     "Prompts whose KV a prefill engine holds for a decode engine.",
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 KV_STRANDED: Final = Gauge(
     "pdgate_kv_stranded",
     "Prompts whose KV an engine keeps and no call needs, at most.",
     ("instance",),
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 KV_STRANDINGS: Final = Counter(
     "pdgate_kv_strandings",
@@ -182,38 +182,38 @@ PINNED_ENGINE_ID: Final = Gauge(
     "pdgate_pinned_engine_id",
     "1 for prefill engines that came back under their old engine id, and fail since.",
     ("instance",),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 # Every worker reads the same engines.
 KV_VERIFIED_TOKENS: Final = Counter(
     "pdgate_kv_verified_tokens",
     "Prompt tokens of decode engines, by whether their KV was handed over.",
     ("instance", "result"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 KV_EXPIRED_PROMPTS: Final = Counter(
     "pdgate_kv_expired_prompts",
     "Prompts that a prefill engine kept for a reader who did not come in time.",
     ("instance",),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 KV_LATE_READS: Final = Counter(
     "pdgate_kv_late_reads",
     "Reads that ended after the lease: such answers may be wrong.",
     ("instance",),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 INSTANCE_MISCONFIGURED: Final = Gauge(
     "pdgate_instance_misconfigured",
     "1 while an engine does not take over KV, or loses it, by the likeliest cause.",
     ("instance", "cause"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 INSTANCE_PAGE_AGE_SECONDS: Final = Gauge(
     "pdgate_instance_page_age_seconds",
     "Since an engine last told its metrics.",
     ("instance",),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 
 # What is expected of engines
@@ -227,13 +227,13 @@ PREDICTION_ERROR: Final = Gauge(
     "pdgate_prediction_error",
     "By how much predicted seconds were off lately, as a share of those seen.",
     ("instance", "of"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 PREDICTION_BIAS: Final = Gauge(
     "pdgate_prediction_bias",
     "By how much they were too long lately (below 0: too short), as a share.",
     ("instance", "of"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 PREDICTIONS: Final = Counter(
     "pdgate_predictions", "Predictions that were compared with what came.", ("instance", "of")
@@ -244,12 +244,12 @@ PROMPT_TOKENS: Final = Counter(
     ("expected",),
 )
 PREFIX_INDEX_BYTES: Final = Gauge(
-    "pdgate_prefix_index_bytes", "Memory of the prefix index.", merge=Merge.SUM
+    "pdgate_prefix_index_bytes", "Memory of the prefix index.", merge=SampleMerge.SUM
 )
 PREFIX_INDEX_BLOCKS: Final = Gauge(
     "pdgate_prefix_index_blocks",
     "Blocks of prompts that some engine is believed to have cached.",
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 PREFIX_INDEX_EVICTED_BLOCKS: Final = Counter(
     "pdgate_prefix_index_evicted_blocks",
@@ -262,7 +262,7 @@ KV_EVENT_BLOCKS: Final = Counter(
     "pdgate_kv_event_blocks",
     "KV blocks of which engines said what became of them.",
     ("instance", "rank", "event"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 CALLBACKS: Final = Counter(
     "pdgate_callbacks", "What engines said to this gateway beside their answers.", ("result",)
@@ -279,24 +279,24 @@ KV_EVENT_LAG_SECONDS: Final = Gauge(
     "pdgate_kv_event_lag_seconds",
     "From the last batch's being published to its being read here, by both clocks.",
     ("instance", "rank"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 KV_EVENT_CONNECTED: Final = Gauge(
     "pdgate_kv_event_connected",
     "1 where an engine's KV events are listened to, 0 where they should be.",
     ("instance",),
-    merge=Merge.MIN,
+    merge=SampleMerge.MIN,
 )
 KV_EVENT_CACHED_BLOCKS: Final = Gauge(
     "pdgate_kv_event_cached_blocks",
     "KV blocks that an engine has, by what it said.",
     ("instance", "rank"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 KV_EVENT_LINKS: Final = Gauge(
     "pdgate_kv_event_links",
     "Token blocks of which it is known where in calls' prompts they lie.",
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 TOKENIZED_PROMPTS: Final = Counter(
     "pdgate_tokenized_prompts", "Prompts of which engines were to tell the tokens.", ("outcome",)
@@ -305,29 +305,31 @@ TOKENIZED_PROMPTS: Final = Counter(
 # The directory, Redis and other gateways, which every worker sees
 
 DIRECTORY_DEGRADED: Final = Gauge(
-    "pdgate_directory_degraded", "1 while the directory does not answer.", merge=Merge.MAX
+    "pdgate_directory_degraded", "1 while the directory does not answer.", merge=SampleMerge.MAX
 )
 DIRECTORY_INSTANCES: Final = Gauge(
     "pdgate_directory_instances",
     "Engines that the directory gave, those in doubt after an outage included.",
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 DIRECTORY_UNUSABLE: Final = Gauge(
-    "pdgate_directory_unusable", "Entries of the directory that cannot be used.", merge=Merge.MAX
+    "pdgate_directory_unusable",
+    "Entries of the directory that cannot be used.",
+    merge=SampleMerge.MAX,
 )
 DIRECTORY_LOSSES: Final = Counter("pdgate_directory_losses", "How often the directory was lost.")
 REDIS_DEGRADED: Final = Gauge(
     "pdgate_redis_degraded",
     "1 while the Redis that replicas share does not answer.",
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 REPLICAS: Final = Gauge(
-    "pdgate_replicas", "Other gateways whose load counts here.", merge=Merge.MAX
+    "pdgate_replicas", "Other gateways whose load counts here.", merge=SampleMerge.MAX
 )
 REPLICAS_DEGRADED: Final = Gauge(
     "pdgate_replicas_degraded",
     "1 while replicas cannot tell each other their load.",
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 REPLICAS_LOSSES: Final = Counter("pdgate_replicas_losses", "How often the replicas were lost.")
 REPLICAS_REFUSED: Final = Counter(
@@ -342,7 +344,7 @@ INSTANCE_REPLICA_CALLS: Final = Gauge(
     "pdgate_instance_replica_calls",
     "Legs of other gateways in flight at an instance.",
     ("instance", "role"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 
 # API keys, admission, adaptive roles, traces
@@ -352,7 +354,7 @@ KEY_CALLS_IN_FLIGHT: Final = Gauge(
     "pdgate_key_calls_in_flight",
     "Calls that are being served, by API key.",
     ("key",),
-    merge=Merge.SUM,
+    merge=SampleMerge.SUM,
 )
 KEY_CALLS_REFUSED: Final = Counter(
     "pdgate_key_calls_refused",
@@ -360,25 +362,35 @@ KEY_CALLS_REFUSED: Final = Counter(
     ("key", "reason"),
 )
 CALLS_WAITING: Final = Gauge(
-    "pdgate_calls_waiting", "Calls that wait until engines have room.", ("model",), merge=Merge.SUM
+    "pdgate_calls_waiting",
+    "Calls that wait until engines have room.",
+    ("model",),
+    merge=SampleMerge.SUM,
 )
 CALLS_TURNED_AWAY: Final = Counter(
     "pdgate_calls_turned_away",
     "Calls that were refused because too many came, by why.",
     ("model", "reason"),
 )
+# One process serves all batches.
+BATCHES: Final = Gauge(
+    "pdgate_batches", "Batches that are not finished.", ("status",), merge=SampleMerge.SUM
+)
+BATCH_LINES: Final = Counter(
+    "pdgate_batch_lines", "Lines of batches that have an answer, or an error.", ("outcome",)
+)
 # One worker decides, and the others do as it says.
 INSTANCE_SIDE: Final = Gauge(
     "pdgate_instance_side",
     "1 for the side that an instance with role both serves.",
     ("instance", "side"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 SIDE_PRESSURE: Final = Gauge(
     "pdgate_side_pressure",
     "How near engines of a side are to what they should not exceed, which is 1.",
     ("model", "side"),
-    merge=Merge.MAX,
+    merge=SampleMerge.MAX,
 )
 ROLE_CHANGES: Final = Counter(
     "pdgate_role_changes",

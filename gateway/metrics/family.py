@@ -24,7 +24,7 @@ Zeros = Callable[[Iterable[Endpoint]], Iterable[Key]]
 """Of a fleet: the label values that are shown with 0 before anything has happened."""
 
 
-class Merge(StrEnum):
+class SampleMerge(StrEnum):
     """How a sample that several workers have is one on /metrics.
 
     SUM: Each worker has a part of the amount.
@@ -40,17 +40,17 @@ class Merge(StrEnum):
         return _RULES[self](one, other)
 
 
-_RULES: dict[Merge, Callable[[float, float], float]] = {
-    Merge.SUM: add,
-    Merge.MAX: max,
-    Merge.MIN: min,
+_RULES: dict[SampleMerge, Callable[[float, float], float]] = {
+    SampleMerge.SUM: add,
+    SampleMerge.MAX: max,
+    SampleMerge.MIN: min,
 }
 
 
 class Samples(Metric):
     """The samples of one family at one time, as prometheus_client writes them."""
 
-    def __init__(self, name: str, help_text: str, kind: str, merge: Merge) -> None:
+    def __init__(self, name: str, help_text: str, kind: str, merge: SampleMerge) -> None:
         super().__init__(name, help_text, kind)
         self.merge = merge
 
@@ -59,12 +59,14 @@ Source = Callable[[], Iterable[Samples]]
 """A component's part of /metrics, each time that it is asked for."""
 
 
-class Family:
+class MetricDeclaration:
     """What all kinds have in common. Compared by identity: a family is declared once."""
 
     kind: ClassVar[str]
 
-    def __init__(self, name: str, help_text: str, labels: tuple[str, ...], merge: Merge) -> None:
+    def __init__(
+        self, name: str, help_text: str, labels: tuple[str, ...], merge: SampleMerge
+    ) -> None:
         self.name = name
         self.help = help_text
         self.labels = labels
@@ -79,11 +81,11 @@ class Family:
         return dict(zip(self.labels, values, strict=True))
 
 
-class Gauge(Family):
+class Gauge(MetricDeclaration):
     kind = "gauge"
 
     def __init__(
-        self, name: str, help_text: str, labels: tuple[str, ...] = (), *, merge: Merge
+        self, name: str, help_text: str, labels: tuple[str, ...] = (), *, merge: SampleMerge
     ) -> None:
         super().__init__(name, help_text, labels, merge)
 
@@ -98,7 +100,7 @@ class Gauge(Family):
         return made
 
 
-class Counter(Family):
+class Counter(MetricDeclaration):
     """
     Args:
         name: Without the `_total` that it has on /metrics.
@@ -114,7 +116,7 @@ class Counter(Family):
         labels: tuple[str, ...] = (),
         *,
         zeros: Zeros = lambda _: (),
-        merge: Merge = Merge.SUM,
+        merge: SampleMerge = SampleMerge.SUM,
     ) -> None:
         super().__init__(name, help_text, labels, merge)
         self._zeros = zeros
@@ -134,13 +136,13 @@ class Counter(Family):
         return made
 
 
-class HistogramFamily(Family):
+class HistogramFamily(MetricDeclaration):
     """Of seconds."""
 
     kind = "histogram"
 
     def __init__(self, name: str, help_text: str, labels: tuple[str, ...]) -> None:
-        super().__init__(name, help_text, labels, Merge.SUM)
+        super().__init__(name, help_text, labels, SampleMerge.SUM)
 
     def samples(self, found: Iterable[tuple[Key, Histogram]]) -> Samples:
         """What was never observed is left out."""

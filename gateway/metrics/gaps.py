@@ -24,7 +24,7 @@ MOST_TIMES: Final = 32
 """That wait to be added up."""
 
 
-class Gaps:
+class StreamGaps:
     """Of one stream, however many engines answer it.
 
     Attributes:
@@ -63,7 +63,7 @@ class Measured(BodyFilter):
     __slots__ = ("_clock", "_gaps", "_times")
 
     def __init__(
-        self, gaps: Gaps, times: list[float], clock: Callable[[], float], answer: Answer
+        self, gaps: StreamGaps, times: list[float], clock: Callable[[], float], answer: Answer
     ) -> None:
         super().__init__(answer)
         self._gaps = gaps

@@ -32,11 +32,13 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.disaggregation import Taken, decision
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.health.liveness import Verdict
+from pdgate.scheduling.health.liveness import LivenessVerdict
 from pdgate.scheduling.roles import SIDES
 
 EJECTIONS: Final = ("refused", "failures", "silent", "stuck", "not well")
-GIVEN_UP: Final = tuple(found.value for found in Verdict if found is not Verdict.ALIVE)
+GIVEN_UP: Final = tuple(
+    found.value for found in LivenessVerdict if found is not LivenessVerdict.ALIVE
+)
 KEY_REFUSALS: Final = ("model", "rate", "concurrency")
 
 _RETRIED: Final = (EngineRefused, EngineFailed, EngineTooSlow, EngineBusy, KvExpired)

@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
-from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
+from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
 
 KNOWN_HEADERS = 4096
 MAX_HEADER_BYTES = 1024
@@ -107,13 +107,13 @@ class KeyState:
             self._refuse_for(wait)
 
     def enter(self, model: str | None) -> None:
-        """The call counts until `leave`, if the key is not used up. Raises Forbidden, RateLimited.
+        """The call counts until `leave`, if the key is not used up. Raises PermissionDenied, RateLimited.
 
         `check` let its head pass, but so it did those of all calls whose bodies come together.
         """
         if self._models and model not in self._models:
             self.refused["model"] += 1
-            raise Forbidden(_not_allowed(model), param="model")
+            raise PermissionDenied(_not_allowed(model), param="model")
         if self._max_calls is not None and self.running >= self._max_calls:
             self._refuse_one_more()
         bucket = self._bucket

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pdgate.gateway.upstream.one_shot import AskFailed, OneShotClient
-from pdgate.gateway.upstream.pool import Target
+from pdgate.gateway.upstream.pool import UrlTarget
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,7 +32,7 @@ class EngineAccess:
     def visit(self, url: str) -> OneShotClient:
         """For what the gateway asks in passing; `url` is the engine's. Raises AskFailed."""
         try:
-            target = Target(url, self.authorization)
+            target = UrlTarget(url, self.authorization)
         except ValueError as error:
             raise AskFailed(f"{url!r}: {error}") from None
         tls = (self.tls or _usual_authorities()) if target.secure else None

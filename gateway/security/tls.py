@@ -11,7 +11,7 @@ from typing import Any
 from pdgate.cluster import regular
 
 
-class Unusable(Exception):
+class UnusableTlsFile(Exception):
     """A file that TLS needs will not do; the message says which and why."""
 
 
@@ -26,7 +26,7 @@ def server_options(cert_file: str, key_file: str, client_ca_file: str) -> dict[s
 
 
 def check_server(cert_file: str, key_file: str, client_ca_file: str) -> None:
-    """Raises Unusable for what would fail when the first worker starts."""
+    """Raises UnusableTlsFile for what would fail when the first worker starts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, cert_file, key_file)
     if client_ca_file:
@@ -34,7 +34,7 @@ def check_server(cert_file: str, key_file: str, client_ca_file: str) -> None:
 
 
 def engine_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """For engines with https URLs, whose names are checked. Raises Unusable.
+    """For engines with https URLs, whose names are checked. Raises UnusableTlsFile.
 
     `ca_file` replaces the system's authorities; `cert_file` is what engines are shown.
     """
@@ -56,7 +56,7 @@ def _load_chain(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
         context.load_cert_chain(cert_file, key_file or None, password=_no_password)
     except (OSError, ValueError) as error:
         files = " and ".join(name for name in (cert_file, key_file) if name)
-        raise Unusable(f"{files} cannot be used: {_why(error)}") from None
+        raise UnusableTlsFile(f"{files} cannot be used: {_why(error)}") from None
 
 
 def _load_ca(context: ssl.SSLContext, file: str) -> None:
@@ -64,7 +64,7 @@ def _load_ca(context: ssl.SSLContext, file: str) -> None:
         regular.check(file)
         context.load_verify_locations(cafile=file)
     except OSError as error:
-        raise Unusable(f"{file} cannot be used: {_why(error)}") from None
+        raise UnusableTlsFile(f"{file} cannot be used: {_why(error)}") from None
 
 
 def _no_password() -> str:

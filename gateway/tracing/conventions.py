@@ -8,8 +8,9 @@ from 1.45.2 (server.*, error.type, http.response.status_code, url.path).
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pdgate.protocols.call import CHAT, COMPLETIONS, Call
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, value
 from pdgate.protocols.instance import Instance
+from pdgate.protocols.sampling import sampling_of
 
 OPERATION: Final = "gen_ai.operation.name"
 PROVIDER: Final = "gen_ai.provider.name"
@@ -60,9 +61,10 @@ def asked(call: Call) -> dict[str, Any]:
     }
     if call.model:
         found[REQUEST_MODEL] = call.model
+    sampling = sampling_of(call)
     for name in _NUMBERS:
         # Most calls have none of these.
-        number = call.value(name) if name in call.body else None
+        number = value(sampling, name) if name in sampling else None
         if isinstance(number, int | float) and not isinstance(number, bool):
             found[f"gen_ai.request.{name}"] = number
     if "max_tokens" not in call.body and "max_completion_tokens" in call.body:

@@ -26,7 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from pdgate import __version__
 from pdgate.gateway.tracing.conventions import ERROR_TYPE
-from pdgate.gateway.tracing.sampling import Ended
+from pdgate.gateway.tracing.sampling import EndedCall
 from pdgate.gateway.tracing.spans import Span, spans_of
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Exporting:
         self.sent = self.lost = self.dropped = 0
         self._endpoint = endpoint
         self._metrics = metrics
-        self._waiting: deque[Ended] = deque()
+        self._waiting: deque[EndedCall] = deque()
         self._latest: MetricsData | None = None
         self._resource = resource_of(service_name)
         self._spans = OTLPSpanExporter(
@@ -89,7 +89,7 @@ class Exporting:
         self._over = False
         self._thread: Thread | None = None
 
-    def put(self, ended: Ended) -> None:
+    def put(self, ended: EndedCall) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return
@@ -144,7 +144,7 @@ class Exporting:
             if over:
                 return
 
-    def _send(self, batch: list[Ended]) -> None:
+    def _send(self, batch: list[EndedCall]) -> None:
         try:
             spans = [span for ended in batch for span in self._made(ended)]
         # A bug of ours over one call must not be the end of all traces, which would not be seen.
@@ -159,7 +159,7 @@ class Exporting:
             self.lost += len(batch)
         self._said(TRACES, well)
 
-    def _made(self, ended: Ended) -> Iterator[ReadableSpan]:
+    def _made(self, ended: EndedCall) -> Iterator[ReadableSpan]:
         for span in spans_of(ended):
             yield _readable(span, ended, self._resource)
 
@@ -203,7 +203,7 @@ def resource_of(service_name: str) -> Resource:
     return Resource.create({"service.name": service_name, "service.version": __version__})
 
 
-def _readable(span: Span, ended: Ended, resource: Resource) -> ReadableSpan:
+def _readable(span: Span, ended: EndedCall, resource: Resource) -> ReadableSpan:
     trace = ended.trace
     is_root = span.id == trace.span
     return ReadableSpan(

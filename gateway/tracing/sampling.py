@@ -16,9 +16,10 @@ from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context
 from pdgate.gateway.tracing.conventions import asked
 from pdgate.protocols import sse
+from pdgate.protocols.fields import UNREADABLE
 
 
-class Said(NamedTuple):
+class SaidOfAnswer(NamedTuple):
     """What an answer says of itself, read from its end; empty where that does not say it."""
 
     id: str = ""
@@ -26,7 +27,7 @@ class Said(NamedTuple):
     finish_reasons: tuple[str, ...] = ()
 
 
-class _Choice(msgspec.Struct):
+class _SampledChoice(msgspec.Struct):
     finish_reason: str | None = None
 
 
@@ -35,32 +36,32 @@ class _Chunk(msgspec.Struct):
 
     id: str = ""
     model: str = ""
-    choices: list[_Choice] = []
+    choices: list[_SampledChoice] = []
 
 
 _read = msgspec.json.Decoder(_Chunk)
 
 
-def said_in(end: bytes) -> Said:
+def said_in(end: bytes) -> SaidOfAnswer:
     """`end` has whole events, or a whole answer."""
     if end.startswith(b"{"):
         documents = [end]
     else:
         documents = [sse.payload(event) for event in sse.Splitter().feed(end)]
-    said, reasons = Said(), []
+    said, reasons = SaidOfAnswer(), []
     for document in documents:
         try:
             chunk = _read.decode(document)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             # "[DONE]", an event of another shape, or the second half of a long answer.
             continue
-        said = Said(chunk.id or said.id, chunk.model or said.model)
+        said = SaidOfAnswer(chunk.id or said.id, chunk.model or said.model)
         reasons += [found for choice in chunk.choices if (found := choice.finish_reason)]
     return said._replace(finish_reasons=tuple(reasons))
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedCall:
     """A call that is over, as spans are made of it.
 
     Attributes:
@@ -72,7 +73,7 @@ class Ended:
     trace: "CallTrace"
     record: Record
     asked: Mapping[str, Any]
-    said: Said
+    said: SaidOfAnswer
     clock_ns: int
 
 
@@ -87,7 +88,9 @@ class CallTrace:
 
     __slots__ = ("_ended", "id", "parent", "span", "state")
 
-    def __init__(self, id: str, parent: str, state: str, ended: Callable[[Ended], None]) -> None:
+    def __init__(
+        self, id: str, parent: str, state: str, ended: Callable[[EndedCall], None]
+    ) -> None:
         self.id = id
         self.parent = parent
         self.state = state
@@ -104,7 +107,7 @@ class CallTrace:
         # Bodies are large, and what people wrote; they must not wait for a collector.
         record.call = msgspec.structs.replace(call, body={}, headers=(), blocks=None)
         clock_ns = time_ns() - round(record.clock() * 1e9)
-        self._ended(Ended(self, record, attributes, said, clock_ns))
+        self._ended(EndedCall(self, record, attributes, said, clock_ns))
 
 
 class Tracer:
@@ -113,7 +116,7 @@ class Tracer:
     `ended` gets each that is over.
     """
 
-    def __init__(self, ratio: float, ended: Callable[[Ended], None]) -> None:
+    def __init__(self, ratio: float, ended: Callable[[EndedCall], None]) -> None:
         self._ratio = ratio
         self._ended = ended
 

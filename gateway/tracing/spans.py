@@ -2,6 +2,7 @@
 
     pd.request                                    the whole call
       pd.queue                                    until there was room for it
+      pd.select, pd.encode                        for each of its media: E chosen, E asked
       pd.select, pd.prefill                       for each attempt: P chosen, P asked
       pd.select, pd.decode                        D chosen, D asked
       pd.kv_wait                                  from P's end to D's first byte
@@ -11,12 +12,14 @@ An engine that traces hangs its own spans under pd.prefill or pd.decode, whose i
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pdgate.forwarders.record import LegRecord, Record
 from pdgate.gateway.tracing import context, conventions
-from pdgate.gateway.tracing.sampling import Ended
+from pdgate.gateway.tracing.sampling import EndedCall
 from pdgate.protocols.instance import Role
+
+_NAMES: Final = {Role.PREFILL: "pd.prefill", Role.ENCODE: "pd.encode"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Span:
     asks: bool = False
 
 
-def spans_of(call: Ended) -> Iterator[Span]:
+def spans_of(call: EndedCall) -> Iterator[Span]:
     """The call itself first."""
     record, root = call.record, call.trace.span
     ended = record.ended if record.ended is not None else record.started
@@ -72,7 +75,7 @@ def _attempt(
         ended = leg.ended if leg.ended is not None else leg.started
         failed = leg.outcome not in ("ok", "cancelled", "running")
         yield Span(
-            "pd.prefill" if prefills else "pd.decode",
+            _NAMES.get(leg.role, "pd.decode"),
             leg.span,
             root,
             leg.started,
@@ -110,7 +113,7 @@ def _decision(record: Record, number: int) -> dict[str, Any]:
     return {"pdgate.decision": decision.taken.value, "pdgate.reason": decision.reason}
 
 
-def _outcome(call: Ended) -> dict[str, Any]:
+def _outcome(call: EndedCall) -> dict[str, Any]:
     record = call.record
     found: dict[str, Any] = {
         conventions.STATUS: record.status,
@@ -128,7 +131,7 @@ def _outcome(call: Ended) -> dict[str, Any]:
     return found
 
 
-def _answer(call: Ended) -> dict[str, Any]:
+def _answer(call: EndedCall) -> dict[str, Any]:
     record, said = call.record, call.said
     found: dict[str, Any] = {}
     if said.id:

@@ -14,11 +14,12 @@ from typing import Any, Self
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines, Timeouts
-from pdgate.gateway.upstream.connection import Connection
-from pdgate.gateway.upstream.contracts import Memory
+from pdgate.gateway.turns import ParseTurns
+from pdgate.gateway.upstream.connection import UpstreamConnection
+from pdgate.gateway.upstream.contracts import AnswerMemory
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.gateway.upstream.failures import naming
-from pdgate.gateway.upstream.pool import Pool, Target
+from pdgate.gateway.upstream.pool import Pool, UrlTarget
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.upstream.shortage import RETRY_AFTER_SECONDS, is_ours
 from pdgate.protocols.call import Call, Raw
@@ -36,10 +37,11 @@ class HttpUpstream:
 
     def __init__(self, settings: UpstreamSettings | None = None) -> None:
         self.short = 0
-        self.memory: Memory | None = None
+        self.memory: AnswerMemory | None = None
         self._settings = settings or UpstreamSettings()
         self._tls = self._settings.tls
         self._pools: dict[str, Pool] = {}
+        self._turns = ParseTurns()
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -73,7 +75,7 @@ class HttpUpstream:
         # By position, as every call is asked here.
         return Exchange(
             leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
-            times.idle_seconds,
+            times.idle_seconds, "", False, False, self.memory,
         ).reply()  # fmt: skip
 
     def legs(self) -> list[Exchange]:
@@ -116,7 +118,7 @@ class HttpUpstream:
         pool = self._pool(engine)
         pool.send_on(await self._connect(pool, engine), exchange)
 
-    async def _connect(self, pool: Pool, engine: Instance) -> Connection:
+    async def _connect(self, pool: Pool, engine: Instance) -> UpstreamConnection:
         try:
             return await pool.connect(self._settings.timeouts.connect_seconds)
         except TimeoutError as error:
@@ -136,7 +138,7 @@ class HttpUpstream:
         pool = self._pools.get(engine.url)
         if pool is None:
             try:
-                target = Target(engine.url, self._settings.authorization)
+                target = UrlTarget(engine.url, self._settings.authorization)
             except ValueError as error:
                 message = f"{naming(engine)} has no address that can be used"
                 raise EngineRefused(message, at=engine.id) from error
@@ -150,6 +152,7 @@ class HttpUpstream:
                 self._settings.keep_idle_seconds,
                 self._deadlines,
                 self._loop,
+                self._turns,
                 lambda: self._forget(engine.url),
             )
         return pool

@@ -15,6 +15,13 @@ ends with a line end is that chunk (RFC 9112, section 7.1): its end is where it 
 spelling is known, lower case without zeros or extensions; others are left to the parser, and so is
 the last chunk, of no bytes.
 
+A long read is parsed in slices, in turn with those of other connections (gateway/turns.py), and no more is read
+meanwhile: a socket that is full again each time would be read 32 times in a row, of 256 KB each (libuv, uv__read),
+and what an engine writes can cost a hundred times what it costs to read.
+
+    data_received --long--> _rest --take_turn--> a slice --> parser
+                              \\__ nothing is read until all of it is parsed, nor parsed while the exchange pauses
+
 Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask for.
 """
 
@@ -38,6 +45,9 @@ JOIN_BYTES: Final = 64 << 10
 LONGEST: Final = 2048
 """Read that is looked at, in bytes; events are much shorter."""
 
+SLICE_BYTES: Final = 16 << 10
+"""Of a longer read, in one turn: 8,000 events of the shortest kind, which take 20 ms."""
+
 
 def _starts() -> tuple[bytes, ...]:
     starts = [b""] * (LONGEST + 1)
@@ -53,7 +63,7 @@ START_OF: Final = _starts()
 """Length of a read -> how it begins if it is one chunk; empty where none is so long."""
 
 
-class Connection(asyncio.Protocol):
+class UpstreamConnection(asyncio.Protocol):
     """
     Attributes:
         idle_since: Loop time at which it became free.
@@ -62,6 +72,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
+        "_asked_turn",
+        "_at",
         "_between_chunks",
         "_chunk_over",
         "_complete",
@@ -72,13 +84,16 @@ class Connection(asyncio.Protocol):
         "_in_head",
         "_keep_alive",
         "_loop",
+        "_mute_bytes",
         "_parser",
         "_paused",
         "_pieces",
+        "_rest",
         "_status",
         "_surplus",
         "_told",
         "_used_before",
+        "_waits",
         "closed",
         "idle_since",
         "transport",
@@ -91,6 +106,7 @@ class Connection(asyncio.Protocol):
     _headers: list[tuple[bytes, bytes]]
     _in_head: bool
     _keep_alive: bool
+    _mute_bytes: int
     _pieces: list[bytes]
     _status: int
     _surplus: bool
@@ -106,6 +122,11 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._used_before = False
         self._paused = False
+        # Of a long read: what has come, up to where it is parsed, and whether not all of it is.
+        self._rest = b""
+        self._at = 0
+        self._waits = False
+        self._asked_turn = False
         self._status = 0
         self._keep_alive = False
         self._reset()
@@ -120,22 +141,48 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Closes at once, whatever is still to be written; the exchange hears nothing."""
         self._exchange = None
+        self._drop_rest()
         self.transport.abort()
 
     def end(self) -> None:
         """Closes at once, and an exchange under way fails."""
         if self._exchange is not None:
             self._exchange.broken("was left: the gateway is closing")
+        self._drop_rest()
         self.transport.abort()
 
     def pause(self) -> None:
         if not self._paused and not self.transport.is_closing():
             self._paused = True
-            self.transport.pause_reading()
+            if not self._waits:
+                self.transport.pause_reading()
 
     def resume(self) -> None:
         if self._paused and not self.transport.is_closing():
             self._paused = False
+            if self._waits:
+                self._ask_turn()
+            else:
+                self.transport.resume_reading()
+
+    def take_turn(self) -> None:
+        """Parses the next slice of what has come."""
+        self._asked_turn = False
+        exchange = self._exchange
+        if self._paused or not self._waits or exchange is None:
+            return
+        start = self._at
+        end = self._at = start + SLICE_BYTES
+        self._feed(exchange, self._rest[start:end])
+        # The answer may be over, or its reader have left.
+        if not self._still_waits():
+            return
+        if end < len(self._rest):
+            if not self._paused:
+                self._ask_turn()
+            return
+        self._drop_rest()
+        if not self._paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # asyncio calls these.
@@ -156,6 +203,14 @@ class Connection(asyncio.Protocol):
             if start and data.startswith(start) and data.endswith(b"\r\n"):
                 exchange.on_body(data[len(start) : -2], data)
                 return
+        if self._waits or (
+            len(data) > LONGEST and (len(data) > SLICE_BYTES or self._home.turns.contended)
+        ):
+            self._keep(data)
+        else:
+            self._feed(exchange, data)
+
+    def _feed(self, exchange: Exchange, data: bytes) -> None:
         garbage = False
         try:
             self._parser.feed_data(data)
@@ -180,6 +235,7 @@ class Connection(asyncio.Protocol):
         # A line of the next chunk, or the beginning of one, may have come with the end of this.
         self._between_chunks = self._chunk_over and data.endswith(b"\r\n")
         if self._pieces:
+            self._mute_bytes = 0
             pieces, self._pieces = self._pieces, []
             piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             if self._complete:
@@ -191,20 +247,26 @@ class Connection(asyncio.Protocol):
             exchange.on_end()
         elif garbage:
             exchange.broken("sent something that is not HTTP")
+        elif self._told:
+            # Of a line between chunks, or of trailers, of which the parser keeps what is no whole line.
+            self._mute_bytes += len(data)
+            if self._mute_bytes > MAX_HEAD_BYTES + SLICE_BYTES:
+                exchange.broken("sent too much between pieces of its answer")
 
     def eof_received(self) -> None:
         exchange = self._exchange
-        if exchange is not None and self._told and self._ends_with_connection():
+        if exchange is not None and self._told and not self._waits and self._ends_with_connection():
             self._finish(False)
             exchange.on_end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
-            if self._used_before and not self._head_bytes:
+            if self._used_before and not self._head_bytes and not self._waits:
                 exchange.fail(StaleConnection())
             else:
                 exchange.broken("broke off")
+        self._drop_rest()
         self._home.lost(self)
         self.closed.set_result(None)
 
@@ -247,10 +309,34 @@ class Connection(asyncio.Protocol):
 
     # How.
 
+    def _keep(self, data: bytes) -> None:
+        """For its turns; nothing more is read until they are over."""
+        # What comes then is no read of one chunk.
+        self._between_chunks = False
+        if self._waits:
+            # A transport may have had more in hand.
+            self._rest, self._at = self._rest[self._at :] + data, 0
+            return
+        self._rest, self._at, self._waits = data, 0, True
+        if not self._paused:
+            self.transport.pause_reading()
+            self._ask_turn()
+
+    def _ask_turn(self) -> None:
+        if not self._asked_turn:
+            self._asked_turn = True
+            self._home.turns.ask(self, self._loop)
+
+    def _still_waits(self) -> bool:
+        return self._waits
+
+    def _drop_rest(self) -> None:
+        self._rest, self._at, self._waits = b"", 0, False
+
     def _reset(self) -> None:
         """Before the next answer."""
         self._headers = []
-        self._head_bytes = 0
+        self._head_bytes = self._mute_bytes = 0
         self._pieces = []
         self._in_head = True
         self._told = False
@@ -275,9 +361,15 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         # An engine that answered before it read everything may never read the rest.
         unsent = self.transport.get_write_buffer_size()
+        halted = self._paused
+        if self._waits:
+            halted = True
+            reusable = reusable and self._at >= len(self._rest)
+            self._drop_rest()
         if reusable and not self._surplus and not unsent and not self.transport.is_closing():
-            if self._paused:
-                self.resume()
+            if halted:
+                self._paused = False
+                self.transport.resume_reading()
             self._used_before = True
             self._reset()
             self.idle_since = self._loop.time()

@@ -6,8 +6,10 @@ HttpUpstream --Opener--> Exchange --Connections--> Pool --Home--> Connection --L
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from pdgate.gateway.turns import ParseTurns
+
 if TYPE_CHECKING:
-    from pdgate.gateway.upstream.connection import Connection
+    from pdgate.gateway.upstream.connection import UpstreamConnection
     from pdgate.gateway.upstream.exchange import Exchange
 
 
@@ -32,7 +34,7 @@ class Opener(Protocol):
         """Sends it on a connection that is opened for it. Raises EngineRefused."""
 
 
-class Line(Protocol):
+class ExchangeLine(Protocol):
     """What an exchange needs of its connection."""
 
     def abort(self) -> None: ...
@@ -40,7 +42,7 @@ class Line(Protocol):
     def resume(self) -> None: ...
 
 
-class Memory(Protocol):
+class AnswerMemory(Protocol):
     """What all answers of this process may hold together, beside the bodies of calls."""
 
     def take(self, more_bytes: int) -> bool:
@@ -52,9 +54,10 @@ class Memory(Protocol):
 class Home(Protocol):
     """Where a connection goes when it is free, and the listener of its end; see `pool.py`."""
 
-    idle: deque["Connection"]
+    idle: deque["UpstreamConnection"]
     watches_idle: bool
+    turns: ParseTurns
 
-    def made(self, connection: "Connection") -> None: ...
+    def made(self, connection: "UpstreamConnection") -> None: ...
     def watch_idle(self) -> None: ...
-    def lost(self, connection: "Connection") -> None: ...
+    def lost(self, connection: "UpstreamConnection") -> None: ...

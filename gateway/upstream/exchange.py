@@ -29,9 +29,9 @@ from typing import Final
 from pdgate.forwarders.base import Answer, Leg, Sink
 from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.contracts import (
+    AnswerMemory,
     Connections,
-    Line,
-    Memory,
+    ExchangeLine,
     Opener,
     StaleConnection,
 )
@@ -52,12 +52,15 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance
 from pdgate.protocols.internal import hides, is_json, mentions_ours, without_ours
+from pdgate.protocols.sse import WholeEvents
 
 BUFFER_BYTES: Final = 256 << 10
 MAX_ERROR_BYTES: Final = 1 << 20
 UNFRAMED_BYTES: Final = 16 << 20
 """Of JSON whose end is the connection's: only a whole one can be distinguished from half of it."""
 RETRY_AFTER_SECONDS: Final = 1
+NO_ANSWERS: Final = frozenset((204, 205, 206))
+"""Statuses that say that there is none, or a part of one."""
 
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -96,6 +99,7 @@ class Exchange:
         "_free",
         "_full",
         "_goal",
+        "_half_bytes",
         "_held_bytes",
         "_idle_seconds",
         "_loop",
@@ -140,7 +144,7 @@ class Exchange:
         behind: str = "",
         loads: bool = False,
         for_client: bool = False,
-        memory: Memory | None = None,
+        memory: AnswerMemory | None = None,
     ) -> None:
         """
         Args:
@@ -163,7 +167,7 @@ class Exchange:
         self._for_client = for_client
         self._max_reply_bytes = max_reply_bytes
         self._memory = memory
-        self.line: Line | None = None
+        self.line: ExchangeLine | None = None
         self._loop = loop
         self._deadlines = deadlines
         self._parts: list[bytes] = []
@@ -176,7 +180,7 @@ class Exchange:
         self._goal = OVER
         self._waiter: asyncio.Future[None] | None = None
         self._error: Exception | None = None
-        self._held_bytes = self._counted_bytes = self._collect_bytes = 0
+        self._held_bytes = self._counted_bytes = self._collect_bytes = self._half_bytes = 0
         self._room_bytes = self._wanted_bytes = BUFFER_BYTES
         self._beyond_bytes = sys.maxsize
         self._sink: Sink | None = None
@@ -214,6 +218,12 @@ class Exchange:
         if not 200 <= self.status < 300:
             error_body = await self._whole(self._max_reply_bytes)
             raise failure(self.status, self.headers, error_body, self.leg.to)
+        if self.status in NO_ANSWERS and (
+            self.call.api is None or self.call.api.kind is not Kind.PASSES
+        ):
+            self._abandon()
+            engine = self.leg.to
+            raise EngineFailed(f"{naming(engine)} answered with {self.status}", at=engine.id)
         return self
 
     async def __aexit__(
@@ -467,23 +477,23 @@ class Exchange:
     def _expect(self) -> None:
         """The head of a client's answer is there: what is to come, and what shows that it has."""
         said = dict(self.headers)
-        if b"content-encoding" in said:
-            return
-        kind = said.get(b"content-type", b"").lower()
         call = self.call
-        if kind.startswith(b"text/event-stream") or (
-            # Whatever it is called: what does not end as a stream does is none.
-            call.streams
-            and 200 <= self.status < 300
-            and (call.api is None or call.api.kind is Kind.GENERATES)
+        generates = call.api is None or call.api.kind is Kind.GENERATES
+        good = 200 <= self.status < 300
+        framed = b"content-length" in said or b"transfer-encoding" in said
+        reads = good and call.api is not None and call.api.kind in (Kind.READS, Kind.COUNTS)
+        kind = said.get(b"content-type", b"").lower()
+        if not generates and said.get(b"content-encoding", b"identity") != b"identity":
+            # It is no JSON, and so not seen to be whole.
+            self._unframed = reads and not framed
+        elif kind.startswith(b"text/event-stream") or (
+            # Whatever it is called: what does not end as a stream does is none, and what is encoded,
+            # which no engine is asked for, cannot be seen to end.
+            call.streams and good and generates
         ):
             self._streams = True
             self._usual = UNKNOWN
-        elif (
-            b"content-length" not in said
-            and b"transfer-encoding" not in said
-            and kind.find(b"json") >= 0
-        ):
+        elif not framed and (reads or kind.find(b"json") >= 0):
             self._unframed = True
             self._collect_bytes = UNFRAMED_BYTES
 
@@ -501,8 +511,35 @@ class Exchange:
             self._held_bytes += len(out)
             self.fail(self._no_end(stream))
             return b""
-        self._usual = UNKNOWN if stream.half is not None else stream.usual
+        half = stream.half
+        if half is not None:
+            self._usual = UNKNOWN
+            if half.size > BUFFER_BYTES and not self._has_room_for(half):
+                # What came whole before it is the client's.
+                self._parts.append(out)
+                self._held_bytes += len(out)
+                self.fail(_no_memory())
+                return b""
+        else:
+            self._usual = stream.usual
+            if self._half_bytes:
+                self._give_back_half()
         return out
+
+    def _has_room_for(self, half: WholeEvents) -> bool:
+        """Of half an event beyond the first BUFFER_BYTES."""
+        more = half.size + BUFFER_BYTES - self._half_bytes
+        if self._memory is None or half.size <= self._half_bytes:
+            return True
+        if not self._memory.take(more):
+            return False
+        self._half_bytes += more
+        return True
+
+    def _give_back_half(self) -> None:
+        assert self._memory is not None
+        self._memory.give_back(self._half_bytes)
+        self._half_bytes = 0
 
     def _check_end(self) -> None:
         """HTTP says that this is all; is it?"""
@@ -529,6 +566,8 @@ class Exchange:
         name = naming(engine)
         if stream is not None and stream.let_go:
             return EngineBusy(f"{name} had no room to finish the call", at=engine.id)
+        if stream is not None and stream.crowded:
+            return EngineFailed(f"{name} sent more at once than is read", at=engine.id)
         if stream is not None and stream.gave_up:
             return EngineGaveUp(f"{name} gave the call up", at=engine.id)
         if stream is not None and stream.error:
@@ -562,6 +601,8 @@ class Exchange:
         forget = self._deadlines.forget
         forget(self)
         self._stage = OVER
+        if self._half_bytes:
+            self._give_back_half()
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -619,12 +660,7 @@ class Exchange:
         room = self._held_bytes + BUFFER_BYTES
         if self._memory is not None:
             if not self._memory.take(room - self._counted_bytes):
-                self.fail(
-                    NoMemoryForAnswer(
-                        "the gateway holds as many bodies and answers as it has memory for",
-                        retry_after_seconds=RETRY_AFTER_SECONDS,
-                    )
-                )
+                self.fail(_no_memory())
                 return
             self._counted_bytes = room
         self._room_bytes = room
@@ -655,3 +691,10 @@ class Exchange:
         what = "fell silent" if self._stage == BODY else "took too long to answer"
         engine = self.leg.to
         self.fail(EngineTooSlow(f"{naming(engine)} {what}", at=engine.id))
+
+
+def _no_memory() -> NoMemoryForAnswer:
+    return NoMemoryForAnswer(
+        "the gateway holds as many bodies and answers as it has memory for",
+        retry_after_seconds=RETRY_AFTER_SECONDS,
+    )

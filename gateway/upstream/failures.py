@@ -27,7 +27,11 @@ _NOT_LOADED: Final = f'"code":"{KvNotLoaded.code}"'.encode()
 
 _is_seconds = re.compile(rb"[0-9]{1,9}").fullmatch
 
-_NAMES = {Role.PREFILL: "the prefill engine", Role.DECODE: "the decode engine"}
+_NAMES = {
+    Role.PREFILL: "the prefill engine",
+    Role.DECODE: "the decode engine",
+    Role.ENCODE: "the encode engine",
+}
 
 
 def naming(engine: Instance) -> str:

@@ -26,10 +26,12 @@ from httptools import (
 )
 
 from pdgate.gateway.upstream.connection import MAX_HEAD_BYTES
-from pdgate.gateway.upstream.pool import Target
+from pdgate.gateway.upstream.pool import UrlTarget
 from pdgate.gateway.upstream.shortage import is_ours
 
 MOST_BYTES: Final = 8 << 20
+LONG_BYTES: Final = 64 << 10
+"""Of a read, after which others have a turn."""
 """Of an answer's body, where the caller says nothing else."""
 
 
@@ -57,7 +59,7 @@ class _Left(AskFailed):
     """The engine closed a connection that had served before, without a byte of an answer."""
 
 
-class Said(NamedTuple):
+class OneShotAnswer(NamedTuple):
     """The answer to one question."""
 
     status: int
@@ -67,12 +69,12 @@ class Said(NamedTuple):
 class OneShotClient:
     """Usable inside its `with` block."""
 
-    def __init__(self, target: Target, tls: ssl.SSLContext | None, server_name: str) -> None:
+    def __init__(self, target: UrlTarget, tls: ssl.SSLContext | None, server_name: str) -> None:
         """`tls` counts for https URLs only; `server_name` where it is not the URL's host."""
         self._target = target
         self._tls = tls
         self._server_name = server_name
-        self._line: _Line | None = None
+        self._line: _OneShotLine | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -86,18 +88,20 @@ class OneShotClient:
         if self._line is not None:
             self._line.close()
 
-    async def get(self, path: str, *, accept: str = "*/*", most_bytes: int = MOST_BYTES) -> Said:
+    async def get(
+        self, path: str, *, accept: str = "*/*", most_bytes: int = MOST_BYTES
+    ) -> OneShotAnswer:
         """Raises AskFailed."""
         return await self._ask("GET", path, [f"accept: {accept}"], b"", most_bytes)
 
-    async def post(self, path: str, body: bytes, *, most_bytes: int = MOST_BYTES) -> Said:
+    async def post(self, path: str, body: bytes, *, most_bytes: int = MOST_BYTES) -> OneShotAnswer:
         """`body` is JSON. Raises AskFailed."""
         lines = ["content-type: application/json", f"content-length: {len(body)}"]
         return await self._ask("POST", path, lines, body, most_bytes)
 
     async def _ask(
         self, method: str, path: str, lines: list[str], body: bytes, most_bytes: int
-    ) -> Said:
+    ) -> OneShotAnswer:
         try:
             request = self._target.question(method, path, lines) + body
         except ValueError as error:
@@ -115,13 +119,13 @@ class OneShotClient:
         except AskFailed as error:
             raise AskFailed(f"{method} {path}: {error}") from None
 
-    async def _connected(self) -> "_Line":
+    async def _connected(self) -> "_OneShotLine":
         if self._line is not None:
             self._line.close()
         loop, target = asyncio.get_running_loop(), self._target
         try:
             _, self._line = await loop.create_connection(
-                lambda: _Line(loop),
+                lambda: _OneShotLine(loop),
                 target.host,
                 target.port,
                 ssl=self._tls if target.secure else None,
@@ -139,7 +143,7 @@ class OneShotClient:
         return self._line
 
 
-class _Line(asyncio.Protocol):
+class _OneShotLine(asyncio.Protocol):
     """A connection, which answers one question at a time."""
 
     __slots__ = (
@@ -162,7 +166,7 @@ class _Line(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._parser = HttpResponseParser(self)
-        self._answer: asyncio.Future[Said] | None = None
+        self._answer: asyncio.Future[OneShotAnswer] | None = None
         self._keeps = True
         self._served = False
 
@@ -171,7 +175,7 @@ class _Line(asyncio.Protocol):
         """Whether it can take another question."""
         return self._keeps and not self._transport.is_closing()
 
-    def ask(self, request: bytes, most_bytes: int) -> "asyncio.Future[Said]":
+    def ask(self, request: bytes, most_bytes: int) -> "asyncio.Future[OneShotAnswer]":
         """Its future raises AskFailed."""
         self._most_bytes = most_bytes
         self._body: list[bytes] = []
@@ -199,14 +203,19 @@ class _Line(asyncio.Protocol):
             self._keeps = False
             self._transport.abort()
             return
-        garbage = False
+        if len(data) > LONG_BYTES and not self._transport.is_closing():
+            # Others first: a socket that is full again each time is read 32 times in a row (libuv, uv__read).
+            self._transport.pause_reading()
+            self._loop.call_soon(self._read_on)
+        garbage, before = False, self._bytes
         try:
             self._parser.feed_data(data)
         except HttpParserCallbackError:
             raise
         except (HttpParserError, HttpParserUpgrade):
             garbage = True
-        if self._in_head:
+        if self._bytes == before:
+            # Trailers and extensions count, too: the parser keeps what is no whole line.
             self._head_bytes += len(data)
         if self._bytes > self._most_bytes:
             self._fail(AskFailed(f"its answer is longer than {self._most_bytes} bytes"))
@@ -264,11 +273,15 @@ class _Line(asyncio.Protocol):
 
     # How.
 
+    def _read_on(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
     def _end(self) -> None:
         answer, self._answer = self._answer, None
         self._served = True
         if answer is not None and not answer.done():
-            answer.set_result(Said(self._status, b"".join(self._body)))
+            answer.set_result(OneShotAnswer(self._status, b"".join(self._body)))
 
     def _fail(self, error: AskFailed) -> None:
         answer, self._answer = self._answer, None

@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
-from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.turns import ParseTurns
+from pdgate.gateway.upstream.connection import UpstreamConnection
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Call, Passed
 
@@ -45,7 +46,7 @@ _is_path = re.compile(r"/[!-~]*").fullmatch
 _is_name = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
 
 
-class Target:
+class UrlTarget:
     """Where the requests for one URL go. Raises ValueError for a URL that is none.
 
     Attributes:
@@ -150,6 +151,7 @@ class Pool:
         live: All connections that are open, free or not.
         idle: Those that are free, the latest last.
         watches_idle: They are looked at when the first may have been free for too long.
+        turns: Of all connections to engines, for what comes in long reads.
         seconds, seen, due: For the deadlines.
     """
 
@@ -159,18 +161,20 @@ class Pool:
 
     def __init__(
         self,
-        target: Target,
+        target: UrlTarget,
         tls: ssl.SSLContext | None,
         server_name: str,
         forwarded: frozenset[bytes],
         keep_idle_seconds: float,
         deadlines: Deadlines,
         loop: asyncio.AbstractEventLoop,
+        turns: ParseTurns,
         emptied: Callable[[], None],
     ) -> None:
         self.target = target
-        self.live: set[Connection] = set()
-        self.idle: deque[Connection] = deque()
+        self.turns = turns
+        self.live: set[UpstreamConnection] = set()
+        self.idle: deque[UpstreamConnection] = deque()
         self._tls = tls
         self._forwarded = forwarded
         self._server_name = (server_name or target.host) if tls else None
@@ -182,7 +186,7 @@ class Pool:
         self._connecting = 0
         self.watches_idle = False
 
-    def take(self) -> Connection | None:
+    def take(self) -> UpstreamConnection | None:
         """A free connection that is young enough; None if there is none."""
         oldest = self._loop.time() - self._keep_idle_seconds
         while self.idle:
@@ -202,7 +206,7 @@ class Pool:
         self.send_on(connection, exchange)
         return True
 
-    def send_on(self, connection: Connection, exchange: Exchange) -> None:
+    def send_on(self, connection: UpstreamConnection, exchange: Exchange) -> None:
         body = exchange.body
         try:
             head = self.target.head(exchange.leg, exchange.call, len(body), self._forwarded)
@@ -218,13 +222,13 @@ class Pool:
                 deadlines.wind()
         connection.send(exchange, head, body)
 
-    async def connect(self, limit_seconds: float | None) -> Connection:
+    async def connect(self, limit_seconds: float | None) -> UpstreamConnection:
         """A new one. Raises OSError (TimeoutError among them) or UnicodeError."""
         self._connecting += 1
         try:
             async with asyncio.timeout(limit_seconds):  # its end does not wait
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(self, self._loop),
+                    lambda: UpstreamConnection(self, self._loop),
                     self.target.host,
                     self.target.port,
                     ssl=self._tls,
@@ -238,14 +242,14 @@ class Pool:
             raise ConnectionAbortedError("the gateway is closing")
         return connection
 
-    def made(self, connection: Connection) -> None:
+    def made(self, connection: UpstreamConnection) -> None:
         self.live.add(connection)
 
     def watch_idle(self) -> None:
         """One has become free, and none is watched."""
         self._watch(self._keep_idle_seconds)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: UpstreamConnection) -> None:
         self.live.discard(connection)
         self._forget_if_empty()
 

@@ -40,7 +40,7 @@ class UpstreamSettings:
     timeouts_of: Mapping[str | None, Timeouts] = field(default_factory=dict)
     keep_idle_seconds: float = 4.0
     forwarded: frozenset[bytes] = FORWARDED
-    max_reply_bytes: int = 64 << 20
+    max_reply_bytes: int = 16 << 20
     tls: ssl.SSLContext | None = None
     server_name: str = ""
     authorization: str = field(default="", repr=False)

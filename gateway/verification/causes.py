@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import MetricsPage
 
 
-class Cause(StrEnum):
+class VerificationCause(StrEnum):
     NO_CONNECTOR = "no_connector"
     BLOCK_SIZE_DIFFERS = "block_size_differs"
     LOADS_FAIL = "loads_fail"
@@ -22,20 +22,20 @@ class Cause(StrEnum):
     READ_LATE = "read_late"
 
 
-HINTS: Final[Mapping[Cause, str]] = {
-    Cause.NO_CONNECTOR: "it runs without the KV connector of its protocol: look at how it was "
+HINTS: Final[Mapping[VerificationCause, str]] = {
+    VerificationCause.NO_CONNECTOR: "it runs without the KV connector of its protocol: look at how it was "
     "started (vLLM: --kv-transfer-config)",
-    Cause.BLOCK_SIZE_DIFFERS: "its KV blocks have another size than those of any prefill engine: start "
+    VerificationCause.BLOCK_SIZE_DIFFERS: "its KV blocks have another size than those of any prefill engine: start "
     "both with the same block size",
-    Cause.LOADS_FAIL: "its loads fail, and it computes what it could not load: its log says why "
+    VerificationCause.LOADS_FAIL: "its loads fail, and it computes what it could not load: its log says why "
     "(model or version unlike prefill's, or prefill cannot be reached)",
-    Cause.LEASES_EXPIRE: "prefill's leases end before it reads: raise the lease, or give decode "
+    VerificationCause.LEASES_EXPIRE: "prefill's leases end before it reads: raise the lease, or give decode "
     "more room",
-    Cause.KV_IGNORED: "it has a connector, which takes no notice of the KV that calls name: look "
+    VerificationCause.KV_IGNORED: "it has a connector, which takes no notice of the KV that calls name: look "
     "at its role (vLLM: kv_role), and whether its connector is that of pdd_protocol",
-    Cause.KV_INCOMPLETE: "only a part of each prompt arrives: compare chunk size and prefix hash "
+    VerificationCause.KV_INCOMPLETE: "only a part of each prompt arrives: compare chunk size and prefix hash "
     "seed with prefill's",
-    Cause.READ_LATE: "its pages were read after their lease had ended: such answers may be wrong; "
+    VerificationCause.READ_LATE: "its pages were read after their lease had ended: such answers may be wrong; "
     "raise the lease, or give decode more room",
 }
 
@@ -56,16 +56,18 @@ class Prefills:
     block_tokens: frozenset[int] = frozenset()
 
 
-def why_recomputed(page: Page, grew: Counters, protocol: str, prefills: Prefills) -> Cause:
+def why_recomputed(
+    page: MetricsPage, grew: EngineCounters, protocol: str, prefills: Prefills
+) -> VerificationCause:
     """`page` is the engine's last one, `grew` what is new of its counters."""
     counters, expired = page.counters, prefills.expired
     sizes = prefills.block_tokens
     if counters.loads is None and protocol in LOADS_ARE_COUNTED and not grew.transferred:
-        return Cause.NO_CONNECTOR
+        return VerificationCause.NO_CONNECTOR
     if page.block_tokens is not None and sizes and page.block_tokens not in sizes:
-        return Cause.BLOCK_SIZE_DIFFERS
+        return VerificationCause.BLOCK_SIZE_DIFFERS
     if grew.transferred:
-        return Cause.LEASES_EXPIRE if expired else Cause.KV_INCOMPLETE
+        return VerificationCause.LEASES_EXPIRE if expired else VerificationCause.KV_INCOMPLETE
     if expired:
-        return Cause.LEASES_EXPIRE
-    return Cause.LOADS_FAIL if grew.loads_failed else Cause.KV_IGNORED
+        return VerificationCause.LEASES_EXPIRE
+    return VerificationCause.LOADS_FAIL if grew.loads_failed else VerificationCause.KV_IGNORED

@@ -10,10 +10,10 @@ import logging
 from dataclasses import dataclass, field
 
 from pdgate.forwarders import registry
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page
-from pdgate.gateway.verification.causes import HINTS, Cause, Prefills, why_recomputed
-from pdgate.gateway.verification.window import Given, Result, judge
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import MetricsPage
+from pdgate.gateway.verification.causes import HINTS, Prefills, VerificationCause, why_recomputed
+from pdgate.gateway.verification.window import Given, WindowResult, judge
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
@@ -32,15 +32,17 @@ class Tally:
         expired, read_late: Of Counters, its own.
     """
 
-    tokens: dict[Result, float] = field(default_factory=lambda: dict.fromkeys(Result, 0.0))
-    last: Result | None = None
-    complaint: Cause | None = None
+    tokens: dict[WindowResult, float] = field(
+        default_factory=lambda: dict.fromkeys(WindowResult, 0.0)
+    )
+    last: WindowResult | None = None
+    complaint: VerificationCause | None = None
     expired: float = 0.0
     read_late: float = 0.0
 
 
 @dataclass(slots=True)
-class Window:
+class OpenWindow:
     """
     Attributes:
         url: Where the engine is; at another address it is another one.
@@ -51,9 +53,9 @@ class Window:
     """
 
     url: str
-    start: Counters
+    start: EngineCounters
     given: Given
-    latest: Page
+    latest: MetricsPage
     doubted: bool = False
     expired: float = 0.0
 
@@ -67,9 +69,9 @@ class Verifier:
     def __init__(self, endpoints: Endpoints) -> None:
         self.tallies: dict[str, Tally] = {}
         self._endpoints = endpoints
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, OpenWindow] = {}
 
-    def sees(self, endpoint: Endpoint, page: Page) -> None:
+    def sees(self, endpoint: Endpoint, page: MetricsPage) -> None:
         """A new page of this engine."""
         self._forget_who_is_gone()
         instance_id, url = endpoint.instance.id, endpoint.instance.url
@@ -79,7 +81,7 @@ class Verifier:
             window = None
         new = None if window is None else counters.since(window.latest.counters)
         if window is None or new is None:
-            self._windows[instance_id] = Window(url, counters, given, page)
+            self._windows[instance_id] = OpenWindow(url, counters, given, page)
             return
         window.latest = page
         tally = self.tallies.setdefault(instance_id, Tally())
@@ -88,36 +90,39 @@ class Verifier:
         if endpoint.instance.role.serves(Role.DECODE):
             self._judge(endpoint, tally, window, given)
 
-    def _judge(self, endpoint: Endpoint, tally: Tally, window: Window, given: Given) -> None:
+    def _judge(self, endpoint: Endpoint, tally: Tally, window: OpenWindow, given: Given) -> None:
         # Both grow within one life, and every page of it has been compared with the one before.
-        grew = window.latest.counters.since(window.start) or Counters()
+        grew = window.latest.counters.since(window.start) or EngineCounters()
         spare = registry.decode_computes(endpoint.instance.protocol) or window.latest.block_tokens
         verdict = judge(grew, window.given, given, doubted=window.doubted, spare=spare or 1)
         if verdict is None:
             window.doubted = given.handed_over > window.given.handed_over
             return
         window.start, window.given, window.doubted = window.latest.counters, given, False
-        tally.tokens[Result.VERIFIED] += verdict.verified
-        tally.tokens[Result.RECOMPUTED] += verdict.recomputed
-        tally.tokens[Result.UNVERIFIABLE] += verdict.unverifiable
+        tally.tokens[WindowResult.VERIFIED] += verdict.verified
+        tally.tokens[WindowResult.RECOMPUTED] += verdict.recomputed
+        tally.tokens[WindowResult.UNVERIFIABLE] += verdict.unverifiable
         tally.last = verdict.result or tally.last
         instance = endpoint.instance
-        if verdict.result is Result.RECOMPUTED:
+        if verdict.result is WindowResult.RECOMPUTED:
             prefills = self._prefills(instance.protocol)
             cause = why_recomputed(window.latest, grew, instance.protocol, prefills)
             self._complain(endpoint, tally, cause)
-        elif verdict.result is Result.VERIFIED and tally.complaint is not Cause.READ_LATE:
+        elif (
+            verdict.result is WindowResult.VERIFIED
+            and tally.complaint is not VerificationCause.READ_LATE
+        ):
             self._complain(endpoint, tally, None)
 
     def _count_leases(
-        self, endpoint: Endpoint, tally: Tally, window: Window, new: Counters
+        self, endpoint: Endpoint, tally: Tally, window: OpenWindow, new: EngineCounters
     ) -> None:
         window.expired = new.expired or 0.0
         tally.expired += window.expired
         if new.read_late:
             tally.read_late += new.read_late
-            self._complain(endpoint, tally, Cause.READ_LATE)
-        elif tally.complaint is Cause.READ_LATE and new.first_tokens:
+            self._complain(endpoint, tally, VerificationCause.READ_LATE)
+        elif tally.complaint is VerificationCause.READ_LATE and new.first_tokens:
             self._complain(endpoint, tally, None)
 
     def _prefills(self, protocol: str) -> Prefills:
@@ -134,14 +139,14 @@ class Verifier:
             frozenset(size for size in sizes if size is not None),
         )
 
-    def _complain(self, endpoint: Endpoint, tally: Tally, cause: Cause | None) -> None:
+    def _complain(self, endpoint: Endpoint, tally: Tally, cause: VerificationCause | None) -> None:
         if tally.complaint is cause:
             return
         tally.complaint = cause
         name = endpoint.instance.id
         if cause is None:
             log.info("%s: KV is handed over as it should be", name)
-        elif cause is Cause.READ_LATE:
+        elif cause is VerificationCause.READ_LATE:
             log.warning("%s: %s", name, HINTS[cause])
         else:
             log.warning("%s computes prompts whose KV it was given: %s", name, HINTS[cause])

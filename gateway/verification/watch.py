@@ -6,7 +6,7 @@ The report is numbers on /metrics, and a part of /admin/instances.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pdgate.gateway.engine_metrics.reader import Reader
+from pdgate.gateway.engine_metrics.reader import MetricsReader
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
@@ -18,8 +18,8 @@ from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 
 
-class Report:
-    def __init__(self, endpoints: Endpoints, reader: Reader, verifier: Verifier) -> None:
+class VerificationReport:
+    def __init__(self, endpoints: Endpoints, reader: MetricsReader, verifier: Verifier) -> None:
         self._endpoints = endpoints
         self._reader = reader
         self._verifier = verifier
@@ -81,7 +81,7 @@ def _load(status: Status) -> dict[str, Any]:
     }
 
 
-class Watch:
+class VerificationWatch:
     """
     Attributes:
         reader: Reads pages inside its `run`.
@@ -99,5 +99,7 @@ class Watch:
     ) -> None:
         self.verifier = Verifier(endpoints)
         sees = self.verifier.sees
-        self.reader = Reader(endpoints, interval_seconds, timeout_seconds, sees, clock, access)
-        self.report = Report(endpoints, self.reader, self.verifier)
+        self.reader = MetricsReader(
+            endpoints, interval_seconds, timeout_seconds, sees, clock, access
+        )
+        self.report = VerificationReport(endpoints, self.reader, self.verifier)

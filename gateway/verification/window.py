@@ -21,14 +21,14 @@ tokens, or with calls of which nothing is known yet, stays open until the next p
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.counters import EngineCounters
 from pdgate.scheduling.endpoint import Endpoint
 
 MATERIAL_SHARE = 0.05
 """Of the prompt tokens, recomputed: less is an accident (a load that failed), not a fault of setup."""
 
 
-class Result(StrEnum):
+class WindowResult(StrEnum):
     VERIFIED = "verified"
     RECOMPUTED = "recomputed"
     UNVERIFIABLE = "unverifiable"
@@ -64,32 +64,32 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class WindowVerdict:
     """
     Attributes:
         result: None if the engine was given nothing to verify.
         verified, recomputed, unverifiable: Prompt tokens.
     """
 
-    result: Result | None
+    result: WindowResult | None
     verified: float = 0
     recomputed: float = 0
     unverifiable: float = 0
 
 
-NOTHING = Verdict(None)
+NOTHING = WindowVerdict(None)
 
 
 def judge(
-    grew: Counters, before: Given, now: Given, *, doubted: bool = False, spare: float = 1
-) -> Verdict | None:
+    grew: EngineCounters, before: Given, now: Given, *, doubted: bool = False, spare: float = 1
+) -> WindowVerdict | None:
     """None to look again at the next page, with the window left open.
 
     `doubted`: this is such a second look. `spare`: tokens of each prompt that decode computes by design.
     """
     handed_over, whole = now.handed_over - before.handed_over, now.whole - before.whole
     if grew.computed is None or grew.cached is None or grew.transferred is None:
-        return Verdict(Result.UNVERIFIABLE) if handed_over else NOTHING
+        return WindowVerdict(WindowResult.UNVERIFIABLE) if handed_over else NOTHING
     # What decode chose to compute was not computed twice (decode-first, where decode decides).
     computed = grew.computed - (grew.chosen or 0)
     arrived = grew.transferred + grew.cached
@@ -103,18 +103,20 @@ def judge(
     if not surplus:
         if not arrived:
             # Prompts of one token each.
-            return Verdict(Result.UNVERIFIABLE, unverifiable=counted)
-        return Verdict(Result.VERIFIED, verified=counted)
+            return WindowVerdict(WindowResult.UNVERIFIABLE, unverifiable=counted)
+        return WindowVerdict(WindowResult.VERIFIED, verified=counted)
     # Those in flight may have been counted, or another client's in their place; but no other
     # client can be why nothing came for ours.
     ours = requests <= handed_over or (requests <= possible and not arrived)
     only_ours = whole == 0 and not before.reads and ours
     if only_ours:
         material = surplus > MATERIAL_SHARE * counted
-        result = Result.RECOMPUTED if material else Result.VERIFIED
-        return Verdict(result, verified=counted - surplus, recomputed=surplus)
+        result = WindowResult.RECOMPUTED if material else WindowResult.VERIFIED
+        return WindowVerdict(result, verified=counted - surplus, recomputed=surplus)
     if not arrived:
-        return Verdict(Result.RECOMPUTED, unverifiable=counted) if doubted else None
-    return Verdict(
-        Result.UNVERIFIABLE, verified=grew.transferred, unverifiable=counted - grew.transferred
+        return WindowVerdict(WindowResult.RECOMPUTED, unverifiable=counted) if doubted else None
+    return WindowVerdict(
+        WindowResult.UNVERIFIABLE,
+        verified=grew.transferred,
+        unverifiable=counted - grew.transferred,
     )

@@ -14,8 +14,8 @@ from pdgate.cluster.jobs import Jobs
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.app import create_app
-from pdgate.gateway.callbacks.part import Callbacks
-from pdgate.gateway.component import Component, Core
+from pdgate.gateway.callbacks.part import CallbackPorts
+from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import breaker_limits
 from pdgate.gateway.config.security import engine_access, header_policy
@@ -29,13 +29,14 @@ from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
+from pdgate.gateway.service import Service
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
-from pdgate.gateway.wiring.live import Live
+from pdgate.gateway.wiring.live import LiveCallPath
 from pdgate.scheduling.endpoints import Endpoints
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ def build(
     scheduler = parts.scheduler_of(settings, endpoints, policies)
     upstream = parts.upstream_of(settings, headers, access)
     upstream.memory = crowd = parts.crowd_of(settings)
-    callbacks = Callbacks.of(settings)
+    callbacks = CallbackPorts.of(settings)
     sends = upstream if callbacks is None else callbacks.around(upstream)
     heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
@@ -77,7 +78,7 @@ def build(
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
-    core = Core(
+    core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
         index=index,
@@ -102,11 +103,16 @@ def build(
         folder=metrics_folder,
         heard=heard,
     )
+    core.execution.encoding = parts.encode_stage_of(settings, scheduler, upstream, core.execution)
+    if kv_events is not None:
+        core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
+    service = parts.service_of(core)
     front = _front(
         core,
+        service,
         feed,
         headers,
         admin_port,
@@ -117,6 +123,7 @@ def build(
             components.keys(core),
             components.disaggregation_rule(core),
             components.drained_instances(core, more),
+            components.batches(core, service),
             *present(
                 components.discovery(feed),
                 components.admission(core),
@@ -135,7 +142,8 @@ def build(
 
 
 def _front(
-    core: Core,
+    core: GatewayCore,
+    service: Service,
     feed: Feed | None,
     headers: HeaderPolicy,
     admin_port: int | None,
@@ -170,7 +178,7 @@ def _front(
     if admin_port is not None:
         others = parts.listeners_of(settings, app, core.intake, admin_port)
     front = Front(
-        parts.service_of(core),
+        service,
         others,
         path_headers if settings.debug_headers else None,
         headers.to_clients,
@@ -180,10 +188,13 @@ def _front(
     )
     front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
-    for one in (*every, Live(front, core, feed).component()):
+    for one in (*every, LiveCallPath(front, core, feed).component()):
         jobs.add_all(one.jobs)
         if one.close is not None:
             jobs.at_end(one.close)
+        for router in one.serves:
+            app.include_router(router)
+        front.owns += one.owns
         if one.routes is not None and token:
             for router in one.routes(token):
                 app.include_router(router)

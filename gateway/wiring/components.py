@@ -13,31 +13,33 @@ from typing import TYPE_CHECKING, Any, Final
 from fastapi import APIRouter
 
 from pdgate.gateway.admin.instances import Drained, nothing_more
-from pdgate.gateway.callbacks.part import Callbacks
-from pdgate.gateway.component import Component, Core
+from pdgate.gateway.callbacks.part import CallbackPorts
+from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.rules import breaker_limits, rule_of
-from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.config.setting import OnReload
 from pdgate.gateway.discovery.feed import Feed
-from pdgate.gateway.discovery.status import Status
+from pdgate.gateway.discovery.status import DiscoveryStatus
 from pdgate.gateway.engine_metrics.reader import PrefillQueue
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.liveness.detector import Detector
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
+from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
 from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
-from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics
+from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 
 if TYPE_CHECKING:
-    from pdgate.gateway.kv_events.watch import Watch as KvEvents
+    from pdgate.gateway.kv_events.watch import EventWatch as KvEvents
     from pdgate.gateway.sync.replicas.exchange import ReplicaStatus
 
 More = Callable[[Endpoint], Mapping[str, Any]]
@@ -50,7 +52,7 @@ SMOOTH_PERIODS: Final = 3.0
 """Of adaptive roles: over how many of its periods pressure is smoothed."""
 
 
-def call_path(core: Core) -> Component:
+def call_path(core: GatewayCore) -> Component:
     """What is counted along the way of every call."""
     sources = (
         partial(metrics.process, core.watchdog),
@@ -63,7 +65,7 @@ def call_path(core: Core) -> Component:
     return Component(collect=lambda: chain.from_iterable(source() for source in sources))
 
 
-def process(core: Core) -> Component:
+def process(core: GatewayCore) -> Component:
     """Draining, reloading, and what became of background jobs."""
 
     def collect() -> Iterator[Samples]:
@@ -90,7 +92,7 @@ def process(core: Core) -> Component:
     )
 
 
-def health(core: Core) -> Component:
+def health(core: GatewayCore) -> Component:
     """Probes, and the detector of silent engines."""
     settings, instances, prober = core.settings, core.endpoints, core.prober
     gone = core.execution.gone
@@ -124,11 +126,11 @@ def discovery(feed: Feed | None) -> Component | None:
     """The directory of engines."""
     if feed is None:
         return None
-    status = Status(feed)
+    status = DiscoveryStatus(feed)
     return Component(jobs=feed.jobs, collect=status.collect, ready={"directory": status})
 
 
-def keys(core: Core) -> Component:
+def keys(core: GatewayCore) -> Component:
     """API keys; a file of them is read again at each reload."""
     authenticator = core.authenticator
 
@@ -153,17 +155,63 @@ def keys(core: Core) -> Component:
     )
 
 
-def admission(core: Core) -> Component | None:
+def batches(core: GatewayCore, service: Service) -> Component:
+    """OpenAI's Batch API, or its refusal where no folder is named for it."""
+    given = core.settings.batch
+    if not given.folder:
+        return Component(serves=[_no_batches()])
+    from pdgate.gateway.batch.archive import Archive
+    from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
+    from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
+    from pdgate.gateway.batch.runner import BatchLimits, Runner
+    from pdgate.gateway.batch.sqlite import SqliteState
+    from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
+
+    folder = Path(given.folder)
+    state, files = SqliteState(folder), folder / "files"
+    blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
+    archive = Archive(blobs)
+    limits = BatchLimits(
+        concurrency=given.concurrency,
+        most_file_bytes=given.max_file_bytes,
+        most_lines=given.max_lines,
+        most_unfinished=given.max_unfinished,
+        most_stored=StoredBatch(MOST_FILES, given.max_stored_bytes),
+        keep_seconds=given.keep_days * 86400,
+    )
+    runner = Runner(service, state, archive, limits, core.crowd, core.prober.first_round)
+    return Component(
+        jobs={"batches": runner.run},
+        close=state.close,
+        collect=partial(metrics.batches, runner),
+        serves=[routes(Books(service, state, archive, limits, runner.look))],
+        owns=(FILES, BATCHES),
+    )
+
+
+def _no_batches() -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    async def refuse() -> None:
+        raise NotServed("this gateway has no Batch API: name a folder for it (--batch-folder)")
+
+    for path in ("/v1/files", "/v1/batches"):
+        for end in ("", "/{rest:path}"):
+            router.add_api_route(path + end, refuse, methods=["GET", "POST", "DELETE"])
+    return router
+
+
+def admission(core: GatewayCore) -> Component | None:
     """Calls that wait for room at engines."""
     gate = core.gate
     return None if gate is None else Component(collect=partial(metrics.admission, gate))
 
 
-def disaggregation_rule(core: Core) -> Component:
+def disaggregation_rule(core: GatewayCore) -> Component:
     """The rule by which calls are split, as operators set it while the gateway runs."""
     settings, scheduler = core.settings, core.scheduler
 
-    def apply(section: Disaggregation) -> None:
+    def apply(section: DisaggregationSection) -> None:
         scheduler.rule = rule_of(section)
 
     store = _store(settings, core.folder, "disaggregation")
@@ -184,7 +232,7 @@ def disaggregation_rule(core: Core) -> Component:
     )
 
 
-def drained_instances(core: Core, more: More) -> Component:
+def drained_instances(core: GatewayCore, more: More) -> Component:
     """Engines that operators have taken out; `more` is what else is shown of each."""
     instances = core.endpoints
     drained = SharedSetting(
@@ -204,7 +252,7 @@ def drained_instances(core: Core, more: More) -> Component:
     )
 
 
-def engine_metrics(watch: Watch | None) -> Component | None:
+def engine_metrics(watch: VerificationWatch | None) -> Component | None:
     """Engines' own /metrics: read, compared with what the gateway counted, and shown."""
     if watch is None:
         return None
@@ -215,7 +263,7 @@ def engine_metrics(watch: Watch | None) -> Component | None:
     )
 
 
-def callbacks(part: Callbacks | None) -> Component | None:
+def callbacks(part: CallbackPorts | None) -> Component | None:
     """What engines say that calls wait for."""
     if part is None:
         return None
@@ -250,7 +298,7 @@ def replica_sync(status: "ReplicaStatus | None") -> Component | None:
     )
 
 
-def adaptive_roles(core: Core) -> Component | None:
+def adaptive_roles(core: GatewayCore) -> Component | None:
     """Engines that change sides with the load."""
     settings, instances = core.settings, core.endpoints
     given = settings.adaptive
@@ -284,7 +332,7 @@ def adaptive_roles(core: Core) -> Component | None:
     )
 
 
-def tracing(core: Core) -> Component | None:
+def tracing(core: GatewayCore) -> Component | None:
     """Traces and OpenTelemetry's metrics."""
     given = core.settings.tracing
     if not given.endpoint:
@@ -305,12 +353,12 @@ def has_console(settings: Settings) -> bool:
     return settings.console and bool(settings.admin_token_file)
 
 
-def console(core: Core, more: More) -> Component | None:
+def console(core: GatewayCore, more: More) -> Component | None:
     """The console's page and its live picture."""
     recent, scheduler = core.recent, core.scheduler
     if recent is None or not has_console(core.settings):
         return None
-    from pdgate.gateway.console.attention import Attention
+    from pdgate.gateway.console.attention import ConsoleAttention
     from pdgate.gateway.console.part import OwnPart
     from pdgate.gateway.console.pulse import Pulse
     from pdgate.gateway.console.snapshots import Snapshots
@@ -324,7 +372,7 @@ def console(core: Core, more: More) -> Component | None:
     def ends() -> None:
         scheduler.told = otherwise
 
-    attention, pulse = Attention(begins, ends), Pulse(core.stats.collect)
+    attention, pulse = ConsoleAttention(begins, ends), Pulse(core.stats.collect)
     own = OwnPart(recent, core.ledger, pulse, lambda: core.stats.in_flight, attention, core.jobs)
     snapshots = Snapshots(core.endpoints, own, more, core.drain, core.folder)
 
@@ -340,7 +388,7 @@ def console(core: Core, more: More) -> Component | None:
     return Component(jobs=jobs, routes=routes)
 
 
-def more_of(watch: Watch | None) -> More:
+def more_of(watch: VerificationWatch | None) -> More:
     """What engines' own metrics say of each."""
     return nothing_more if watch is None else watch.report.of
 

@@ -16,7 +16,7 @@ from pdgate.scheduling.policy import load
 from pdgate.scheduling.prefix.index import BlocksOf, PrefixIndex, blocks_of
 
 if TYPE_CHECKING:
-    from pdgate.gateway.kv_events.watch import Watch
+    from pdgate.gateway.kv_events.watch import EventWatch
     from pdgate.gateway.sync.replicas.exchange import ReplicaStatus
     from pdgate.gateway.sync.replicas.far_prompts import FarPrompts
 
@@ -47,16 +47,16 @@ def policies_of(
 
 def watched_index_of(
     settings: Settings, endpoints: Endpoints, access: EngineAccess
-) -> "tuple[PrefixIndex, Watch | None]":
+) -> "tuple[PrefixIndex, EventWatch | None]":
     """The index, and what feeds it besides the calls themselves."""
     given = settings.kv_events
     if not given.endpoint:
         return prefix_index_of(settings), None
     # Only a gateway that asks for them needs ZeroMQ.
     from pdgate.gateway.kv_events.subscriptions import Where
-    from pdgate.gateway.kv_events.watch import Watch
+    from pdgate.gateway.kv_events.watch import EventWatch
 
-    watch = Watch(
+    watch = EventWatch(
         lambda source: prefix_index_of(settings, source),
         Where(
             given.endpoint,
@@ -78,14 +78,14 @@ def replicas_of(
     if not settings.redis:
         return None
     # Only a gateway that asks for Redis needs its package.
-    from pdgate.gateway.sync.replicas.exchange import LEASE_SECONDS, Exchange, ReplicaStatus
+    from pdgate.gateway.sync.replicas.exchange import LEASE_SECONDS, ReplicaExchange, ReplicaStatus
     from pdgate.gateway.sync.replicas.far_prompts import FarPrompts
     from pdgate.gateway.sync.replicas.in_redis import RedisLoadEntries, RedisStream
     from pdgate.gateway.sync.replicas.load import FarLoad
 
     entries = RedisLoadEntries(settings.redis, LEASE_SECONDS)
     name = _name(load_folder)
-    exchange = Exchange(FarLoad(endpoints, name), entries, time.monotonic)
+    exchange = ReplicaExchange(FarLoad(endpoints, name), entries, time.monotonic)
     prompts = FarPrompts(index, endpoints, name, RedisStream(settings.redis))
     return ReplicaStatus(exchange, endpoints, prompts)
 

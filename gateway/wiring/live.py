@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pdgate.gateway import policies
-from pdgate.gateway.component import Component, Core
+from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.rules import (
     retry_policy_of,
@@ -25,16 +25,16 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.gateway.wiring.parts import limits_of
+from pdgate.gateway.wiring.parts import encode_stage_of, limits_of
 from pdgate.protocols.instance import Instance, Role
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Live:
+class LiveCallPath:
     """What of the call path can be changed; components have what they take of themselves."""
 
     front: Front
-    core: Core
+    core: GatewayCore
     feed: Feed | None
 
     def component(self) -> Component:
@@ -58,7 +58,11 @@ class Live:
         adopt, own = adopter(wanted), own_fields(wanted)
 
         def change() -> None:
-            self.core.execution.router.use(way_of)
+            execution = self.core.execution
+            execution.router.use(way_of)
+            execution.encoding = encode_stage_of(
+                wanted, self.core.scheduler, self.core.upstream, execution
+            )
             service = self.front.service
             service.intake = replace(service.intake, own_fields=own)
             # Those that go by another name now are as well as they were.
@@ -74,7 +78,9 @@ class Live:
                 self.core.endpoints.put(one)
                 before_ = known.get(_place(one))
                 if before_ is not None and before_.up and before_.instance.model == one.model:
-                    self.core.endpoints.mark_up(one.id, before_.models)
+                    self.core.endpoints.mark_up(
+                        one.id, before_.models, before_.lengths, strict=before_.strict
+                    )
                 self.core.prober.add(one)
 
         return change
@@ -130,7 +136,11 @@ class Live:
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)
+            encoding = self.core.execution.encoding
+            if encoding is not None:
+                encoding.attempts = wanted.max_attempts
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
+            self.core.execution.early_first_token = wanted.early_first_token
 
         return change
 

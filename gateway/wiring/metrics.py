@@ -32,6 +32,7 @@ from pdgate.scheduling.roles import SIDES
 
 if TYPE_CHECKING:
     from pdgate.gateway.adaptive.adapting import Adapting
+    from pdgate.gateway.batch.runner import Runner
 
 
 class _Page(Collector):
@@ -147,6 +148,15 @@ def admission(gate: Gate) -> Iterator[Samples]:
     """How long calls waited is a stage of pdgate_stage_seconds."""
     yield families.CALLS_WAITING.samples(gate.waiting())
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+
+
+def batches(runner: "Runner") -> Iterator[Samples]:
+    """Lines are calls as well, and counted as such."""
+    if runner.leads:
+        yield families.BATCHES.samples(
+            (status.value, count) for status, count in runner.statuses.items()
+        )
+    yield families.BATCH_LINES.samples(runner.lines.items())
 
 
 def callbacks(words: Words) -> Iterator[Samples]:

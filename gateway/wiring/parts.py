@@ -9,13 +9,14 @@ from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.forwarders.base import Upstream
+from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
-from pdgate.gateway.component import Core
+from pdgate.gateway.component import GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.directory import directory_of
@@ -29,7 +30,7 @@ from pdgate.gateway.config.rules import (
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
-from pdgate.gateway.discovery.state import State
+from pdgate.gateway.discovery.state import DiscoveryState
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
@@ -45,12 +46,12 @@ from pdgate.gateway.service import Service
 from pdgate.gateway.sync.workers import SharedLines, SharedLoad
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
-from pdgate.gateway.verification.watch import Watch
+from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.policy_context import Targets
+from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.scheduler import Scheduler
 
 
@@ -63,6 +64,7 @@ def scheduler_of(settings: Settings, endpoints: Endpoints, policies: Policies) -
         rule=rule_of(settings.disaggregation),
         prefixes=policies.prefixes,
         of_models=policies.of_models(settings),
+        encode=policies.load("random_two", PolicyContext(Role.ENCODE)),
     )
 
 
@@ -95,7 +97,17 @@ def execution_of(
         ledger=ledger,
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
+        early_first_token=settings.early_first_token,
     )
+
+
+def encode_stage_of(
+    settings: Settings, scheduler: Scheduler, upstream: Upstream, execution: Execution
+) -> EncodeStage | None:
+    """None where no encode engine can be: then no call is looked at for its media."""
+    if not settings.directory and all(one.role is not Role.ENCODE for one in settings.fleet):
+        return None
+    return EncodeStage(scheduler, upstream, settings.max_attempts, execution.failed)
 
 
 def intake_of(settings: Settings, headers: HeaderPolicy) -> Intake:
@@ -126,7 +138,7 @@ def feed_of(
     directory = directory or directory_of(settings)
     if directory is None:
         return None
-    state = State(Path(settings.state_dir)) if settings.state_dir else None
+    state = DiscoveryState(Path(settings.state_dir)) if settings.state_dir else None
     return Feed(directory, endpoints, prober, adopter(settings), time.monotonic, state)
 
 
@@ -168,11 +180,15 @@ def door_of(settings: Settings) -> Authenticator | None:
     return Authenticator(keys, settings.listen.workers) if keys else None
 
 
-def watch_of(settings: Settings, endpoints: Endpoints, access: EngineAccess) -> Watch | None:
+def watch_of(
+    settings: Settings, endpoints: Endpoints, access: EngineAccess
+) -> VerificationWatch | None:
     given = settings.engine_metrics
     if not given.interval_seconds:
         return None
-    return Watch(endpoints, given.interval_seconds, given.timeout_seconds, time.monotonic, access)
+    return VerificationWatch(
+        endpoints, given.interval_seconds, given.timeout_seconds, time.monotonic, access
+    )
 
 
 def pings_of(settings: Settings) -> Pings | None:
@@ -185,7 +201,7 @@ def drain_of(settings: Settings, stats: CallStats) -> Drain:
     return Drain(lambda: stats.in_flight, given.grace_seconds, given.notice_seconds)
 
 
-def service_of(core: Core) -> Service:
+def service_of(core: GatewayCore) -> Service:
     return Service(
         core.intake,
         core.execution,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from pdgate.lab.chaos.settings import BadSettings, Settings, load
+from pdgate.lab.chaos.settings import BadSettings, ChaosSettings, load
 
 WHERE, WHAT, WHEN = "Where", "What goes wrong", "When"
 
@@ -80,7 +80,7 @@ def _given(flags: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in flags.items() if value is not None}
 
 
-async def _disturb(settings: Settings) -> None:
+async def _disturb(settings: ChaosSettings) -> None:
     """Raises BadSettings if the address cannot be had."""
     # Here, as help needs none of it.
     from pdgate.lab.chaos.proxy import FaultProxy

@@ -9,7 +9,7 @@ from pdgate.lab.chaos import fault as faults
 from pdgate.lab.chaos.fault import Fault
 
 
-class Journal:
+class FaultJournal:
     """
     Attributes:
         connections: From the gateway, health checks among them.

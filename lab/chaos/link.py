@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from pdgate.lab.chaos.passage import Passage
+from pdgate.lab.chaos.passage import ChaosPassage
 
 DIALLING = "dialling"
 OTHER_IS_SLOW = "the other side is slow"
@@ -25,16 +25,16 @@ OTHER_IS_SLOW = "the other side is slow"
 _LINGER_NOT = struct.pack("ii", 1, 0)
 
 
-class Owner(Protocol):
+class LinkOwner(Protocol):
     """What a link needs of its proxy."""
 
     async def dial(self, far: "Side") -> None:
         """Raises OSError."""
 
-    def passage(self, link: "Link", first: bytes) -> Passage:
+    def passage(self, link: "ChaosLink", first: bytes) -> ChaosPassage:
         """How the exchange that begins with these bytes crosses."""
 
-    def ended(self, link: "Link") -> None: ...
+    def ended(self, link: "ChaosLink") -> None: ...
 
 
 class Side(asyncio.Protocol):
@@ -110,7 +110,7 @@ class Side(asyncio.Protocol):
         self._left()
 
 
-class Link:
+class ChaosLink:
     """
     Attributes:
         number: Given by the owner when the link is counted; 0 before.
@@ -119,7 +119,7 @@ class Link:
         closed: Done when both are gone.
     """
 
-    def __init__(self, owner: Owner, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, owner: LinkOwner, loop: asyncio.AbstractEventLoop) -> None:
         self.number = 0
         self.near = Side(self._asks, self._near_left)
         self.far = Side(self._answers, self._far_left)
@@ -127,7 +127,7 @@ class Link:
         self.closed: asyncio.Future[None] = loop.create_future()
         self._owner = owner
         self._loop = loop
-        self._passage: Passage | None = None
+        self._passage: ChaosPassage | None = None
         self._answered = False
         self._dialling: asyncio.Task[None] | None = None
         self._first_words: list[bytes] = []

@@ -17,7 +17,7 @@ TICK_SECONDS = 0.05
 HELD = "a fault holds it"
 
 
-class End(Protocol):
+class PassageEnd(Protocol):
     """One side of a link, as a passage sees it."""
 
     def send(self, data: bytes) -> None: ...
@@ -30,9 +30,9 @@ class Ends(Protocol):
     """A link, as a passage sees it."""
 
     @property
-    def near(self) -> End: ...
+    def near(self) -> PassageEnd: ...
     @property
-    def far(self) -> End: ...
+    def far(self) -> PassageEnd: ...
     def reset(self) -> None: ...
     def close(self) -> None: ...
 
@@ -44,7 +44,7 @@ class Notes(Protocol):
     def missed(self) -> None: ...
 
 
-class Passage:
+class ChaosPassage:
     """
     Attributes:
         final: No other exchange follows on this link.
@@ -79,7 +79,7 @@ class Passage:
             self._notes = None
 
 
-class Refused(Passage):
+class RefusedPassage(ChaosPassage):
     def begins(self) -> None:
         self.final = True
         self.shows()
@@ -89,7 +89,7 @@ class Refused(Passage):
         """Not even on a connection that stands from an earlier request."""
 
 
-class Delayed(Passage):
+class Delayed(ChaosPassage):
     def __init__(self, link: Ends, notes: Notes, seconds: float) -> None:
         super().__init__(link, notes)
         self._seconds = seconds
@@ -119,7 +119,7 @@ class Delayed(Passage):
         self.link.far.release(HELD)
 
 
-class Counting(Passage, ABC):
+class Counting(ChaosPassage, ABC):
     """Passes `after_bytes` of the answer; then `turns` decides about the rest."""
 
     def __init__(self, link: Ends, notes: Notes, after_bytes: int) -> None:
@@ -191,7 +191,7 @@ class Corrupting(Counting):
         self.link.near.send(data)
 
 
-class SlowlyRead(Passage):
+class SlowlyRead(ChaosPassage):
     def __init__(self, link: Ends, notes: Notes, bytes_per_second: int) -> None:
         super().__init__(link, notes)
         self._bytes_per_tick = max(1, round(bytes_per_second * TICK_SECONDS))
@@ -222,11 +222,11 @@ class SlowlyRead(Passage):
             self.link.near.release(HELD)
 
 
-def passage(fault: Fault, link: Ends, notes: Notes, draw: Callable[[int], int]) -> Passage:
+def passage(fault: Fault, link: Ends, notes: Notes, draw: Callable[[int], int]) -> ChaosPassage:
     """`draw(n)` is a number in range(n), for a fault that needs chance."""
     match fault:
         case Refuse():
-            return Refused(link, notes)
+            return RefusedPassage(link, notes)
         case Delay(seconds=seconds):
             return Delayed(link, notes, seconds)
         case Cut(after_bytes=after_bytes, reset=reset):

@@ -16,9 +16,9 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from pdgate.lab.chaos.fault import Fault
-from pdgate.lab.chaos.journal import Journal
-from pdgate.lab.chaos.link import Link, Side
-from pdgate.lab.chaos.passage import Passage, passage
+from pdgate.lab.chaos.journal import FaultJournal
+from pdgate.lab.chaos.link import ChaosLink, Side
+from pdgate.lab.chaos.passage import ChaosPassage, passage
 from pdgate.lab.chaos.plan import Per, Plan, Rule
 
 NO_FAULTS = Plan()
@@ -42,12 +42,12 @@ class FaultProxy:
         tell: Callable[[str], None] | None = None,
     ) -> None:
         """Raises ValueError for an engine that is no http://host:port."""
-        self.journal = Journal(tell)
+        self.journal = FaultJournal(tell)
         self._engine = address(engine)
         self._host = host
         self._port = port
         self._plan = plan
-        self._links: set[Link] = set()
+        self._links: set[ChaosLink] = set()
         self._is_away = False
 
     async def __aenter__(self) -> Self:
@@ -95,20 +95,20 @@ class FaultProxy:
             self.journal.could_not_dial(error)
             raise
 
-    def passage(self, link: Link, first: bytes) -> Passage:
+    def passage(self, link: ChaosLink, first: bytes) -> ChaosPassage:
         if not first.startswith(self._plan.only):
-            return Passage(link)
+            return ChaosPassage(link)
         if not link.number or self._plan.per == "request":
             self.journal.numbered += 1
             link.number = self.journal.numbered
         fault = self._plan.choose(link.number)
         if fault is None:
-            return Passage(link)
+            return ChaosPassage(link)
         plan, number = self._plan, link.number
         notes = _Notes(self.journal, fault, number)
         return passage(fault, link, notes, lambda below: plan.draw(number, below))
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: ChaosLink) -> None:
         self._links.discard(link)
 
     # How.
@@ -121,7 +121,7 @@ class FaultProxy:
         self._port = self._server.sockets[0].getsockname()[1]
 
     def _accept(self) -> asyncio.Protocol:
-        link = Link(self, self._loop)
+        link = ChaosLink(self, self._loop)
         if self._is_away:
             # Accepted just before listening ended: asyncio makes no connection of it, so
             # nothing would ever say that it has ended.
@@ -140,7 +140,7 @@ class FaultProxy:
 class _Notes:
     """Of one fault in one exchange."""
 
-    def __init__(self, journal: Journal, fault: Fault, number: int) -> None:
+    def __init__(self, journal: FaultJournal, fault: Fault, number: int) -> None:
         self._journal = journal
         self._fault = fault
         self._number = number

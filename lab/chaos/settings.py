@@ -42,7 +42,7 @@ class _When(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     last: int | None = None
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChaosSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     Attributes:
         listen: host:port for the gateway to call; port 0 takes a free one.
@@ -75,13 +75,13 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load(
     file: Path | None, flags: Mapping[str, Any], faults: Sequence[Mapping[str, Any]]
-) -> Settings:
+) -> ChaosSettings:
     """The file with what flags said over it. Raises BadSettings."""
     tree = {**(_read(file) if file else {}), **flags}
     if faults:
         tree["faults"] = [dict(fault) for fault in faults]
-    _check_keys(tree, Settings.__struct_fields__, "")
-    settings: Settings = _convert(tree, Settings, "")
+    _check_keys(tree, ChaosSettings.__struct_fields__, "")
+    settings: ChaosSettings = _convert(tree, ChaosSettings, "")
     try:
         address(settings.engine)
     except ValueError as error:

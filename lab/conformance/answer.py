@@ -15,12 +15,12 @@ LOGPROB_SLACK = 0.01
 """Kernels that add up in another order differ by less; another token differs by more."""
 
 
-class Malformed(Exception):
+class MalformedAnswer(Exception):
     """No client could read it; the message says why."""
 
 
 @dataclass(slots=True)
-class Choice:
+class CollectedChoice:
     """
     Attributes:
         logprobs: Token and its log-probability, for each that was sent.
@@ -34,78 +34,80 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Answer:
+class CollectedAnswer:
     """
     Attributes:
         usage: Tokens of the prompt, of the answer, and both; None if it was not sent.
         request_id: The header X-Request-Id.
     """
 
-    choices: dict[int, Choice]
+    choices: dict[int, CollectedChoice]
     usage: tuple[int, int, int] | None
     request_id: str = ""
 
     @property
-    def only(self) -> Choice:
-        """Raises Malformed if there is not exactly one."""
+    def only(self) -> CollectedChoice:
+        """Raises MalformedAnswer if there is not exactly one."""
         if list(self.choices) != [0]:
-            raise Malformed(f"one choice was asked for, and there are those of {[*self.choices]}")
+            raise MalformedAnswer(
+                f"one choice was asked for, and there are those of {[*self.choices]}"
+            )
         return self.choices[0]
 
 
-def whole(body: Mapping[str, Any]) -> Answer:
-    """Raises Malformed."""
-    choices: dict[int, Choice] = {}
+def whole(body: Mapping[str, Any]) -> CollectedAnswer:
+    """Raises MalformedAnswer."""
+    choices: dict[int, CollectedChoice] = {}
     for one in _listed(body, "choices"):
-        choice = choices.setdefault(_index(one), Choice())
+        choice = choices.setdefault(_index(one), CollectedChoice())
         _add(choice, one, one.get("message") if "message" in one else None)
         if choice.finish is None:
-            raise Malformed(f"choice {_index(one)} has no finish_reason")
-    return Answer(choices, _usage(body))
+            raise MalformedAnswer(f"choice {_index(one)} has no finish_reason")
+    return CollectedAnswer(choices, _usage(body))
 
 
-def streamed(events: Iterable[bytes]) -> Answer:
-    """Raises Malformed."""
-    choices: dict[int, Choice] = {}
+def streamed(events: Iterable[bytes]) -> CollectedAnswer:
+    """Raises MalformedAnswer."""
+    choices: dict[int, CollectedChoice] = {}
     usages, roles, done = [], [], False
     for event in events:
         data = sse.payload(event)
         if not data:
             continue
         if done:
-            raise Malformed("the stream goes on after [DONE]")
+            raise MalformedAnswer("the stream goes on after [DONE]")
         if data == b"[DONE]":
             done = True
             continue
         chunk = _json(data)
         if "error" in chunk:
-            raise Malformed(f"the stream has an error in it: {chunk['error']}")
+            raise MalformedAnswer(f"the stream has an error in it: {chunk['error']}")
         if (usage := _usage(chunk)) is not None:
             usages.append(usage)
         for one in _listed(chunk, "choices"):
             index, delta = _index(one), one.get("delta")
-            choice = choices.setdefault(index, Choice())
+            choice = choices.setdefault(index, CollectedChoice())
             if choice.finish is not None and (one.get("text") or (delta or {}).get("content")):
-                raise Malformed(f"choice {index} goes on after its finish_reason")
+                raise MalformedAnswer(f"choice {index} goes on after its finish_reason")
             before = choice.finish
             _add(choice, one, delta)
             if before is not None and one.get("finish_reason"):
-                raise Malformed(f"choice {index} has two finish reasons")
+                raise MalformedAnswer(f"choice {index} has two finish reasons")
             if delta and delta.get("role"):
                 roles.append(index)
     if not done:
-        raise Malformed("the stream ends without [DONE]")
+        raise MalformedAnswer("the stream ends without [DONE]")
     if len(set(roles)) != len(roles):
-        raise Malformed("the stream says twice who speaks")
+        raise MalformedAnswer("the stream says twice who speaks")
     if len(usages) > 1:
-        raise Malformed(f"the stream has usage {len(usages)} times")
+        raise MalformedAnswer(f"the stream has usage {len(usages)} times")
     for index, choice in choices.items():
         if choice.finish is None:
-            raise Malformed(f"choice {index} has no finish_reason")
-    return Answer(choices, usages[0] if usages else None)
+            raise MalformedAnswer(f"choice {index} has no finish_reason")
+    return CollectedAnswer(choices, usages[0] if usages else None)
 
 
-def difference(found: Answer, expected: Answer) -> str:
+def difference(found: CollectedAnswer, expected: CollectedAnswer) -> str:
     """The first thing that differs, in words; "" for none."""
     if found.choices.keys() != expected.choices.keys():
         return f"choices {sorted(found.choices)} and not {sorted(expected.choices)}"
@@ -131,7 +133,7 @@ def _logprobs_differ(ours: list[tuple[str, float]], theirs: list[tuple[str, floa
     return ""
 
 
-def _add(choice: Choice, one: Mapping[str, Any], said: Mapping[str, Any] | None) -> None:
+def _add(choice: CollectedChoice, one: Mapping[str, Any], said: Mapping[str, Any] | None) -> None:
     choice.text += (one.get("text") if said is None else said.get("content")) or ""
     choice.finish = one.get("finish_reason") or choice.finish
     choice.token_ids += one.get("token_ids") or []
@@ -155,7 +157,7 @@ def _usage(body: Mapping[str, Any]) -> tuple[int, int, int] | None:
 def _index(one: Mapping[str, Any]) -> int:
     found = one.get("index")
     if type(found) is not int:
-        raise Malformed(f"a choice has no index: {str(one)[:200]}")
+        raise MalformedAnswer(f"a choice has no index: {str(one)[:200]}")
     return found
 
 
@@ -163,14 +165,14 @@ def _json(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
     except ValueError:
-        raise Malformed(f"an event is no JSON: {data[:80]!r}") from None
+        raise MalformedAnswer(f"an event is no JSON: {data[:80]!r}") from None
     if not isinstance(found, dict):
-        raise Malformed(f"an event is no object: {data[:80]!r}")
+        raise MalformedAnswer(f"an event is no object: {data[:80]!r}")
     return found
 
 
 def _listed(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     found = body.get(name)
     if not isinstance(found, list):
-        raise Malformed(f"there are no {name} in {str(body)[:200]}")
+        raise MalformedAnswer(f"there are no {name} in {str(body)[:200]}")
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 
 from pdgate.lab.conformance import answer
-from pdgate.lab.conformance.answer import Answer, Malformed
+from pdgate.lab.conformance.answer import CollectedAnswer, MalformedAnswer
 from pdgate.protocols import sse
 
 CALL_SECONDS = 60.0
@@ -16,7 +16,7 @@ EVENT_STREAM = "text/event-stream"
 REQUEST_ID = "x-request-id"
 
 
-class Refused(Exception):
+class ApiRefused(Exception):
     """The API answered with an error.
 
     Attributes:
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ApiUnderTest:
     """
     Attributes:
         url: Without /v1.
@@ -46,8 +46,8 @@ class Api:
 
     async def ask(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> Answer:
-        """Streamed if the body asks for it. Raises Refused, Malformed, httpx2.HTTPError."""
+    ) -> CollectedAnswer:
+        """Streamed if the body asks for it. Raises ApiRefused, MalformedAnswer, httpx2.HTTPError."""
         if body.get("stream"):
             async with self.stream(path, body, headers) as (response, events):
                 found = answer.streamed([event async for event in events])
@@ -60,7 +60,7 @@ class Api:
     async def post(
         self, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> httpx2.Response:
-        """Raises Refused, httpx2.HTTPError."""
+        """Raises ApiRefused, httpx2.HTTPError."""
         response = await self.http.post(
             f"{self.url}{path}", json=body, headers=headers, timeout=CALL_SECONDS
         )
@@ -80,11 +80,11 @@ class Api:
                 _raise_refusal(response)
             kind = response.headers.get("content-type", "")
             if not kind.startswith(EVENT_STREAM):
-                raise Malformed(f"a stream was asked for, and its content-type is {kind!r}")
+                raise MalformedAnswer(f"a stream was asked for, and its content-type is {kind!r}")
             yield response, _events(response)
 
     async def get(self, path: str) -> httpx2.Response:
-        """Raises Refused, httpx2.HTTPError."""
+        """Raises ApiRefused, httpx2.HTTPError."""
         response = await self.http.get(f"{self.url}{path}")
         _raise_refusal(response)
         return response
@@ -96,7 +96,7 @@ async def _events(response: httpx2.Response) -> AsyncIterator[bytes]:
         for event in splitter.feed(chunk):
             yield event
     if splitter.rest:
-        raise Malformed("the stream breaks off inside an event")
+        raise MalformedAnswer("the stream breaks off inside an event")
 
 
 def _raise_refusal(response: httpx2.Response) -> None:
@@ -106,4 +106,4 @@ def _raise_refusal(response: httpx2.Response) -> None:
         error = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         error = {}
-    raise Refused(response.status_code, error if isinstance(error, dict) else {}, response.text)
+    raise ApiRefused(response.status_code, error if isinstance(error, dict) else {}, response.text)

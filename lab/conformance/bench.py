@@ -15,9 +15,9 @@ from time import monotonic
 import httpx2
 
 from pdgate.forwarders.base import Forwarder, Mode, Plain
-from pdgate.lab.conformance.api import CALL_SECONDS, Api, Refused
+from pdgate.lab.conformance.api import CALL_SECONDS, ApiRefused, ApiUnderTest
 from pdgate.lab.conformance.asked import QUEUED, BadWish, Wanted, flag_of, url_of
-from pdgate.lab.conformance.metrics import Engine
+from pdgate.lab.conformance.metrics import EngineUnderTest
 from pdgate.lab.conformance.site import Made, Site, until
 from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, running
 from pdgate.protocols.extras import install
@@ -95,7 +95,10 @@ class Bench:
         wanted = self._wanted
         last = "plain" if isinstance(self._forwarder, Plain) else "decode"
         prefills, decodes = (
-            [Engine(Api(url_of(entry), self._http), flag_of(role, entry)) for entry in entries]
+            [
+                EngineUnderTest(ApiUnderTest(url_of(entry), self._http), flag_of(role, entry))
+                for entry in entries
+            ]
             for role, entries in (("prefill", wanted.prefills), (last, wanted.decodes))
         )
         for engine in (*prefills, *decodes):
@@ -103,12 +106,14 @@ class Bench:
                 raise BadWish(f"nobody answers at {engine.url}")
         # By default what they are compared with is one of their own: decode can do both.
         self._alone = self._alone or decodes[0].url
-        if not await Engine(Api(self._alone.rstrip("/"), self._http), "").answers():
+        if not await EngineUnderTest(
+            ApiUnderTest(self._alone.rstrip("/"), self._http), ""
+        ).answers():
             raise BadWish(f"nobody answers at {self._alone} (--alone)")
         if wanted.gateway:
-            gateway = Api(wanted.gateway.rstrip("/"), self._http)
+            gateway = ApiUnderTest(wanted.gateway.rstrip("/"), self._http)
             # One that starts may take its time to be ready; one that is not there never will be.
-            if not await Engine(gateway, "").answers():
+            if not await EngineUnderTest(gateway, "").answers():
                 raise BadWish(f"nobody answers at {gateway.url}")
         else:
             flags = [engine.flag for engine in (*prefills, *decodes)]
@@ -116,7 +121,10 @@ class Bench:
         return await self._made(gateway, prefills, decodes)
 
     async def _made(
-        self, gateway: Api, prefills: Sequence[Engine], decodes: Sequence[Engine]
+        self,
+        gateway: ApiUnderTest,
+        prefills: Sequence[EngineUnderTest],
+        decodes: Sequence[EngineUnderTest],
     ) -> Site:
         await self._ready(gateway)
         listed = (await gateway.get("/v1/models")).json()["data"]
@@ -129,7 +137,7 @@ class Bench:
             gateway,
             prefills,
             decodes,
-            Api(self._alone.rstrip("/"), self._http),
+            ApiUnderTest(self._alone.rstrip("/"), self._http),
             model,
             self if self._wanted.starts_engines else None,
             f"{self._salts.getrandbits(32):08x}",
@@ -142,8 +150,8 @@ class Bench:
         if not self._alone:
             self._alone = (await self._engine(stack, "plain", ())).url
 
-    async def _engine(self, stack: AsyncExitStack, role: str, more: Made) -> Engine:
-        if isinstance(more, Engine):
+    async def _engine(self, stack: AsyncExitStack, role: str, more: Made) -> EngineUnderTest:
+        if isinstance(more, EngineUnderTest):
             return more
         spoken = "plain" if role == "plain" else self._wanted.spoken
         # Nothing is handed over by an engine that works alone.
@@ -164,9 +172,9 @@ class Bench:
                     raise
         url, kv = engine.announced.groups()
         flag = f"role={role},url={url}" + (f",kv={kv}" if kv else "")
-        return Engine(Api(url, self._http), flag)
+        return EngineUnderTest(ApiUnderTest(url, self._http), flag)
 
-    async def _gateway(self, stack: AsyncExitStack, instances: Sequence[str]) -> Api:
+    async def _gateway(self, stack: AsyncExitStack, instances: Sequence[str]) -> ApiUnderTest:
         generation = f",generation={self._wanted.generation}" if self._wanted.generation else ""
         engines = [word for one in instances for word in ("--instance", one + generation)]
         command = (
@@ -176,13 +184,13 @@ class Bench:
             "--prefill-policy", "round_robin", "--decode-policy", "round_robin", *engines,
         )  # fmt: skip
         gateway = await _started(stack, "the gateway", command, GATEWAY_READY)
-        return Api(gateway.announced[1], self._http)
+        return ApiUnderTest(gateway.announced[1], self._http)
 
-    async def _ready(self, gateway: Api) -> None:
+    async def _ready(self, gateway: ApiUnderTest) -> None:
         async def why_not() -> str:
             try:
                 await gateway.get("/ready")
-            except (Refused, httpx2.TransportError) as error:
+            except (ApiRefused, httpx2.TransportError) as error:
                 return str(error)
             return ""
 

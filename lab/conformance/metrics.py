@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdgate.lab.conformance.api import Api
+from pdgate.lab.conformance.api import ApiUnderTest
 
 PROMPT_TOKENS = "vllm:prompt_tokens_by_source_total"
 GENERATED = "vllm:generation_tokens_total"
@@ -26,7 +26,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MetricsReading:
     """One reading."""
 
     samples: Mapping[str, Mapping[Labels, float]]
@@ -41,21 +41,21 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineUnderTest:
     """An engine, its API and what it counts.
 
     Attributes:
         flag: What `pdgate serve --instance` is given for it.
     """
 
-    api: Api
+    api: ApiUnderTest
     flag: str
 
     @property
     def url(self) -> str:
         return self.api.url
 
-    async def page(self) -> Page:
+    async def page(self) -> MetricsReading:
         """Raises Refused, httpx2.HTTPError, ValueError for what is no page of metrics."""
         text = (await self.api.get("/metrics")).text
         samples: dict[str, dict[Labels, float]] = {}
@@ -63,7 +63,7 @@ class Engine:
             for sample in family.samples:
                 series = samples.setdefault(sample.name, {})
                 series[frozenset(sample.labels.items())] = sample.value
-        return Page(samples)
+        return MetricsReading(samples)
 
     async def answers(self) -> bool:
         """Whether the engine is there."""

@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
+from pdgate.cluster.printable import printable
 from pdgate.lab.conformance.check import Result, Verdict
 
 COLOURS = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.NOT_APPLICABLE: "dim"}
@@ -47,7 +49,9 @@ class Report:
         drawn.add_column("what it means, and what was seen")
         drawn.add_column("s", justify="right", no_wrap=True)
         for one in self.results:
-            said = one.check.means + (f"\n-> {one.reason}" if one.reason else "")
+            # An engine's words: [/INST] is no markup of ours.
+            seen = "\n-> ".join(map(printable, one.reason.splitlines()))
+            said = Text(f"{one.check.means}\n-> {seen}" if seen else one.check.means)
             drawn.add_row(
                 one.check.id, one.verdict, said, f"{one.seconds:.1f}", style=COLOURS[one.verdict]
             )

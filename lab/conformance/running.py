@@ -7,8 +7,8 @@ from time import monotonic
 import httpx2
 
 from pdgate.forwarders.base import Mode
-from pdgate.lab.conformance.answer import Malformed
-from pdgate.lab.conformance.api import Refused
+from pdgate.lab.conformance.answer import MalformedAnswer
+from pdgate.lab.conformance.api import ApiRefused
 from pdgate.lab.conformance.asked import Wanted, preferred
 from pdgate.lab.conformance.bench import Bench
 from pdgate.lab.conformance.check import Broken, Check, NotApplicable, Result, Verdict
@@ -72,7 +72,7 @@ async def _verdict(one: Check, site: Site) -> tuple[Verdict, str]:
 def _sentences(error: BaseException) -> Sequence[str]:
     if isinstance(error, BaseExceptionGroup):
         return [sentence for one in error.exceptions for sentence in _sentences(one)]
-    if isinstance(error, (Broken, Malformed, ProcessFailed, Refused)):
+    if isinstance(error, (Broken, MalformedAnswer, ProcessFailed, ApiRefused)):
         return [str(error)]
     if isinstance(error, httpx2.HTTPError):
         return [f"{_asked(error)} does not answer: {type(error).__name__} {error}".rstrip()]

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import httpx2
 
 from pdgate.forwarders.base import Forwarder, Mode
-from pdgate.lab.conformance.answer import Answer
-from pdgate.lab.conformance.api import Api, Refused
+from pdgate.lab.conformance.answer import CollectedAnswer
+from pdgate.lab.conformance.api import ApiRefused, ApiUnderTest
 from pdgate.lab.conformance.check import Broken, NotApplicable
-from pdgate.lab.conformance.metrics import Engine, Page
+from pdgate.lab.conformance.metrics import EngineUnderTest, MetricsReading
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 POLL_SECONDS = 0.05
@@ -23,7 +23,7 @@ ENDS_SECONDS = 10.0
 """For a leg beside the answer, on a busy machine."""
 
 
-Made = Sequence[str] | Engine
+Made = Sequence[str] | EngineUnderTest
 """An engine that runs, or one to start, by its further flags."""
 
 
@@ -47,17 +47,17 @@ class Site:
 
     forwarder: Forwarder
     mode: Mode
-    gateway: Api
-    prefills: Sequence[Engine]
-    decodes: Sequence[Engine]
-    alone: Api
+    gateway: ApiUnderTest
+    prefills: Sequence[EngineUnderTest]
+    decodes: Sequence[EngineUnderTest]
+    alone: ApiUnderTest
     model: str
     lab: Lab | None
     salt: str = field(default_factory=lambda: token_hex(4))
     _numbers: "count[int]" = field(default_factory=count)
 
     @property
-    def engines(self) -> Sequence[Engine]:
+    def engines(self) -> Sequence[EngineUnderTest]:
         return (*self.prefills, *self.decodes)
 
     def fresh(self, words: int = 12) -> str:
@@ -74,7 +74,9 @@ class Site:
         basic = {"model": self.model, "max_tokens": 8, "temperature": 0}
         return {**basic, "messages": [{"role": "user", "content": text}], **fields}
 
-    async def both(self, path: str, body: Mapping[str, Any]) -> tuple[Answer, Answer]:
+    async def both(
+        self, path: str, body: Mapping[str, Any]
+    ) -> tuple[CollectedAnswer, CollectedAnswer]:
         """What the gateway says, and then the engine alone.
 
         In this order: the latter may be the decode engine, which would keep the prompt. Raises
@@ -82,7 +84,7 @@ class Site:
         """
         try:
             found = await self.gateway.ask(path, body)
-        except Refused as refused:
+        except ApiRefused as refused:
             if refused.by_the_client:
                 await self._refused_alone(path, body)
             raise
@@ -92,12 +94,12 @@ class Site:
         """Raises NotApplicable if it is."""
         try:
             await self._alone(path, body)
-        except Refused as refused:
+        except ApiRefused as refused:
             if refused.by_the_client:
                 raise NotApplicable(f"the engine alone refuses it, too: {refused}") from None
             raise
 
-    async def _alone(self, path: str, body: Mapping[str, Any]) -> Answer:
+    async def _alone(self, path: str, body: Mapping[str, Any]) -> CollectedAnswer:
         try:
             return await self.alone.ask(path, body)
         except httpx2.HTTPError as error:
@@ -106,16 +108,16 @@ class Site:
                 f"the engine to compare with, {self.alone.url} (--alone), does not answer: {told}"
             ) from error
 
-    async def completes(self, prompt: object, **fields: Any) -> Answer:
+    async def completes(self, prompt: object, **fields: Any) -> CollectedAnswer:
         return await self.gateway.ask(COMPLETIONS, self.body(prompt, **fields))
 
-    async def chats(self, text: str, **fields: Any) -> Answer:
+    async def chats(self, text: str, **fields: Any) -> CollectedAnswer:
         return await self.gateway.ask(CHAT, self.chat(text, **fields))
 
     async def record(self, call_id: str) -> dict[str, Any]:
         """What the gateway says of a call that was answered, when its last leg has ended.
 
-        Raises Refused where it does not show that.
+        Raises ApiRefused where it does not show that.
         """
         found: dict[str, Any] = {}
 
@@ -127,7 +129,7 @@ class Site:
         await until(running, ENDS_SECONDS, monotonic)
         return found
 
-    async def pages(self, engines: Sequence[Engine]) -> list[Page]:
+    async def pages(self, engines: Sequence[EngineUnderTest]) -> list[MetricsReading]:
         return [await engine.page() for engine in engines]
 
 

@@ -11,7 +11,7 @@ MAX_TOKENS = 48
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class DemoAnswer:
     """What the client saw.
 
     Attributes:
@@ -25,7 +25,7 @@ class Answered:
     first_piece_seconds: float
 
 
-async def ask(base_url: str, show: Callable[[str], None]) -> Answered:
+async def ask(base_url: str, show: Callable[[str], None]) -> DemoAnswer:
     """Asks the first model that there is and shows the answer as it comes.
 
     Raises openai.OpenAIError.
@@ -60,4 +60,4 @@ async def ask(base_url: str, show: Callable[[str], None]) -> Answered:
                         pieces.append(text)
                         show(text)
         request_id = answer.headers.get("x-request-id", "")
-    return Answered(request_id, model, "".join(pieces), finish_reason, first_piece_seconds)
+    return DemoAnswer(request_id, model, "".join(pieces), finish_reason, first_piece_seconds)

@@ -34,10 +34,10 @@ def demo(
     ] = "",
 ) -> None:
     """Start engines and the gateway on this machine, ask one question, show how it went."""
-    from pdgate.lab.demo.plan import BadPlan, Plan
+    from pdgate.lab.demo.plan import BadPlan, DemoPlan
 
     try:
-        plan = Plan(
+        plan = DemoPlan(
             protocol=pdd_protocol,
             mode=scheduling_mode,
             prefills=prefills,

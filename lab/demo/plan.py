@@ -20,7 +20,7 @@ class BadPlan(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DemoPlan:
     """The demo's flags.
 
     Attributes:

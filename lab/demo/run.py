@@ -17,7 +17,7 @@ from rich.console import Console
 
 from pdgate.lab.demo import queue
 from pdgate.lab.demo.ask import QUESTION, ask
-from pdgate.lab.demo.plan import Plan
+from pdgate.lab.demo.plan import DemoPlan
 from pdgate.lab.demo.story import KV_BYTES, STEPS, counter, curl, told, was_handed_over
 from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, stopped_together
 
@@ -37,7 +37,7 @@ class DemoFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class DemoEngine:
     """A reference engine that is ready.
 
     Attributes:
@@ -89,7 +89,7 @@ class Screen:
         self._console.file.flush()
 
 
-def run(plan: Plan) -> int:
+def run(plan: DemoPlan) -> int:
     """The exit code: 0 also when it was stopped, 1 when something failed."""
     try:
         asyncio.run(_until_told_to_stop(plan, Screen(stderr=plan.as_json)))
@@ -101,7 +101,7 @@ def run(plan: Plan) -> int:
     return 1
 
 
-async def _until_told_to_stop(plan: Plan, screen: Screen) -> None:
+async def _until_told_to_stop(plan: DemoPlan, screen: Screen) -> None:
     """SIGINT and SIGTERM end the show in order; a second one does not disturb that."""
     loop = asyncio.get_running_loop()
     show = asyncio.create_task(_show(plan, screen))
@@ -121,7 +121,7 @@ async def _until_told_to_stop(plan: Plan, screen: Screen) -> None:
         show.result()
 
 
-async def _show(plan: Plan, screen: Screen) -> None:
+async def _show(plan: DemoPlan, screen: Screen) -> None:
     # In the order in which they may be missed: what is started last ends first.
     async with (
         stopped_together() as below,
@@ -161,7 +161,7 @@ async def _show(plan: Plan, screen: Screen) -> None:
                 death.cancel()
 
 
-async def _start_engines(plan: Plan, programs: list[Program]) -> list[Engine]:
+async def _start_engines(plan: DemoPlan, programs: list[Program]) -> list[DemoEngine]:
     """All at once."""
     roles = [
         *(("prefill", number) for number in range(plan.prefills)),
@@ -170,7 +170,7 @@ async def _start_engines(plan: Plan, programs: list[Program]) -> list[Engine]:
     for role, number in roles:
         programs.append(_program(plan.engine_command(role), READY, name=f"{role}-{number}"))
         await programs[-1].launch()
-    return [Engine.from_line(one.name, (await one.ready()).string) for one in programs]
+    return [DemoEngine.from_line(one.name, (await one.ready()).string) for one in programs]
 
 
 async def _ready(http: httpx2.AsyncClient, base_url: str) -> None:
@@ -189,10 +189,10 @@ async def _says_ready(http: httpx2.AsyncClient, base_url: str) -> bool:
 
 
 async def _question(
-    plan: Plan,
+    plan: DemoPlan,
     http: httpx2.AsyncClient,
     base_url: str,
-    engines: Sequence[Engine],
+    engines: Sequence[DemoEngine],
     screen: Screen,
 ) -> str:
     """Asks, shows what happened, and returns the model that answered."""
@@ -228,7 +228,7 @@ async def _question(
     return answered.model
 
 
-async def _metrics(http: httpx2.AsyncClient, engines: Sequence[Engine]) -> dict[str, str]:
+async def _metrics(http: httpx2.AsyncClient, engines: Sequence[DemoEngine]) -> dict[str, str]:
     """Engine id -> its metrics page."""
     return {engine.id: (await http.get(f"{engine.url}/metrics")).text for engine in engines}
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pdgate.lab.replay.driving import Drive
-    from pdgate.lab.replay.outcome import Outcome
-    from pdgate.lab.simulator.trace import Ask
+    from pdgate.lab.replay.outcome import ReplayOutcome
+    from pdgate.lab.simulator.trace import TraceCall
 
 LEAST_WIDTH = 120
 CALLS, WHERE, SHOWN = "Calls", "Where", "What is shown"
@@ -77,7 +77,7 @@ def replay(
         if out is not None:
             _make(out)
         plan = _with_model(plan, url)
-    except (asked.BadFlag, BadTrace) as error:
+    except (asked.BadReplayFlag, BadTrace) as error:
         typer.echo(f"pdgate replay: {error}", err=True)
         raise typer.Exit(2) from None
     outcomes = _driven(plan, asks)
@@ -120,22 +120,22 @@ def replay(
 
 
 def _make(folder: Path) -> None:
-    """Before anything is sent, as it would be a pity afterwards. Raises BadFlag."""
-    from pdgate.lab.replay.asked import BadFlag
+    """Before anything is sent, as it would be a pity afterwards. Raises BadReplayFlag."""
+    from pdgate.lab.replay.asked import BadReplayFlag
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadFlag(f"--out {folder} cannot be made: {error.strerror}") from None
+        raise BadReplayFlag(f"--out {folder} cannot be made: {error.strerror}") from None
 
 
 def _with_model(plan: "Drive", url: str) -> "Drive":
-    """Asks the gateway what it has. Raises BadFlag."""
+    """Asks the gateway what it has. Raises BadReplayFlag."""
     from dataclasses import replace
 
     import httpx2
 
-    from pdgate.lab.replay.asked import BadFlag
+    from pdgate.lab.replay.asked import BadReplayFlag
 
     headers = {"authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
     try:
@@ -144,19 +144,19 @@ def _with_model(plan: "Drive", url: str) -> "Drive":
             response.raise_for_status()
             models = [one["id"] for one in response.json()["data"]]
     except httpx2.HTTPStatusError as error:
-        raise BadFlag(f"{url} answers {error.response.status_code} to /v1/models") from None
+        raise BadReplayFlag(f"{url} answers {error.response.status_code} to /v1/models") from None
     except httpx2.HTTPError as error:
-        raise BadFlag(f"nobody answers at {url}: {error}") from None
+        raise BadReplayFlag(f"nobody answers at {url}: {error}") from None
     except (ValueError, KeyError, TypeError):
-        raise BadFlag(f"{url} does not speak OpenAI's API: /v1/models is no list") from None
+        raise BadReplayFlag(f"{url} does not speak OpenAI's API: /v1/models is no list") from None
     if not models:
-        raise BadFlag(f"{url} has no model yet: its engines are not up")
+        raise BadReplayFlag(f"{url} has no model yet: its engines are not up")
     if plan.model and plan.model not in models:
-        raise BadFlag(f"--model {plan.model}: {url} has {', '.join(models)}")
+        raise BadReplayFlag(f"--model {plan.model}: {url} has {', '.join(models)}")
     return replace(plan, model=plan.model or models[0])
 
 
-def _driven(plan: "Drive", asks: "Sequence[Ask]") -> "list[Outcome]":
+def _driven(plan: "Drive", asks: "Sequence[TraceCall]") -> "list[ReplayOutcome]":
     """On stderr, so that what is on stdout can be read by programs."""
     import asyncio
     import signal
@@ -186,7 +186,7 @@ def _driven(plan: "Drive", asks: "Sequence[Ask]") -> "list[Outcome]":
         disable=not console.is_terminal,
     )
 
-    async def until_done_or_stopped() -> "list[Outcome]":
+    async def until_done_or_stopped() -> "list[ReplayOutcome]":
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

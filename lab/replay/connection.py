@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httptools
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """Takes one answer."""
 
     def head(self, status: int) -> None: ...
@@ -22,12 +22,12 @@ class Reader(Protocol):
     def body(self, chunk: bytes) -> None: ...
 
 
-class Lost(Exception):
+class AnswerLost(Exception):
     """There is no answer, or only a part of one; the message says how, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ReplayServer:
     """
     Attributes:
         prefix: Of each path; "" or as in http://host/prefix.
@@ -55,12 +55,12 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.usable = False
-        self._reader: Reader | None = None
+        self._reader: AnswerReader | None = None
         self._over: asyncio.Future[None] | None = None
         self._parser = httptools.HttpResponseParser(self)
         self._keeps = False
 
-    def ask(self, request: bytes, reader: Reader) -> "asyncio.Future[None]":
+    def ask(self, request: bytes, reader: AnswerReader) -> "asyncio.Future[None]":
         """Done when the answer is over; fails with Lost."""
         self._parser = httptools.HttpResponseParser(self)
         self._reader = reader
@@ -86,12 +86,12 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._end(Lost("no HTTP"))
+            self._end(AnswerLost("no HTTP"))
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.usable = False
-        self._end(Lost("connection lost"))
+        self._end(AnswerLost("connection lost"))
 
     # of httptools
     def on_headers_complete(self) -> None:
@@ -108,7 +108,7 @@ class _Connection(asyncio.Protocol):
             self.usable = False
         self._end(None)
 
-    def _end(self, lost: Lost | None) -> None:
+    def _end(self, lost: AnswerLost | None) -> None:
         over, self._over = self._over, None
         if over is None or over.done():
             return
@@ -118,10 +118,12 @@ class _Connection(asyncio.Protocol):
             over.set_exception(lost)
 
 
-class Client:
+class ReplayClient:
     """Connections to one server, as many as there are calls at a time."""
 
-    def __init__(self, server: Server, headers: Mapping[str, str], timeout_seconds: float) -> None:
+    def __init__(
+        self, server: ReplayServer, headers: Mapping[str, str], timeout_seconds: float
+    ) -> None:
         self._server = server
         self._timeout_seconds = timeout_seconds
         self._idle: list[_Connection] = []
@@ -140,7 +142,7 @@ class Client:
         return f"{head}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     async def connection(self) -> _Connection:
-        """One that is not in use. Raises Lost."""
+        """One that is not in use. Raises AnswerLost."""
         while self._idle:
             if (found := self._idle.pop()).usable:
                 return found
@@ -151,19 +153,19 @@ class Client:
                     _Connection, server.host, server.port, ssl=self._tls
                 )
         except TimeoutError:
-            raise Lost("timeout") from None
+            raise AnswerLost("timeout") from None
         except OSError:
-            raise Lost("connection refused") from None
+            raise AnswerLost("connection refused") from None
         return made
 
-    async def exchange(self, connection: _Connection, request: bytes, reader: Reader) -> None:
-        """Raises Lost."""
+    async def exchange(self, connection: _Connection, request: bytes, reader: AnswerReader) -> None:
+        """Raises AnswerLost."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await connection.ask(request, reader)
         except TimeoutError:
             connection.close()
-            raise Lost("timeout") from None
+            raise AnswerLost("timeout") from None
         except BaseException:
             # Also after a stop: an answer that is not read must not come back.
             connection.close()

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.lab.replay.connection import Client, Lost, Server
-from pdgate.lab.replay.outcome import NEVER_SENT, Outcome
+from pdgate.lab.replay.connection import AnswerLost, ReplayClient, ReplayServer
+from pdgate.lab.replay.outcome import NEVER_SENT, ReplayOutcome
 from pdgate.lab.replay.prompts import Prompts
-from pdgate.lab.replay.reading import Reading
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.replay.reading import AnswerReading
+from pdgate.lab.simulator.trace import TraceCall
 from pdgate.protocols.call import COMPLETIONS
 
 STOPPED: Final = "replay was stopped"
@@ -32,7 +32,7 @@ class Drive:
         limit: Calls at a time; others wait, and are due when there is room. None for no limit.
     """
 
-    server: Server
+    server: ReplayServer
     model: str
     prompts: Prompts
     answer_scale: float = 1.0
@@ -40,10 +40,10 @@ class Drive:
     timeout_seconds: float = 600.0
     api_key: str = ""
 
-    def answer_tokens(self, ask: Ask) -> int:
+    def answer_tokens(self, ask: TraceCall) -> int:
         return max(1, round(ask.answer_tokens * self.answer_scale))
 
-    def body(self, number: int, ask: Ask) -> bytes:
+    def body(self, number: int, ask: TraceCall) -> bytes:
         return msgspec.json.encode(
             {
                 "model": self.model,
@@ -59,15 +59,15 @@ class Drive:
 
 async def drive(
     plan: Drive,
-    asks: Sequence[Ask],
+    asks: Sequence[TraceCall],
     *,
     progress: Callable[[int], None] = lambda over: None,
     stop: asyncio.Event | None = None,
-) -> list[Outcome]:
+) -> list[ReplayOutcome]:
     """What became of each; after a stop, of each that was tried. `progress`: how many are over."""
-    outcomes = [Outcome(ask, plan.answer_tokens(ask)) for ask in asks]
+    outcomes = [ReplayOutcome(ask, plan.answer_tokens(ask)) for ask in asks]
     headers = {"authorization": f"Bearer {plan.api_key}"} if plan.api_key else {}
-    client = Client(plan.server, headers, plan.timeout_seconds)
+    client = ReplayClient(plan.server, headers, plan.timeout_seconds)
     room = nullcontext() if plan.limit is None else asyncio.Semaphore(plan.limit)
     over = 0
     began = perf_counter() + AHEAD_SECONDS
@@ -75,9 +75,9 @@ async def drive(
     def clock() -> float:
         return perf_counter() - began
 
-    async def one(number: int, outcome: Outcome) -> None:
+    async def one(number: int, outcome: ReplayOutcome) -> None:
         nonlocal over
-        reading = Reading(outcome, clock)
+        reading = AnswerReading(outcome, clock)
         try:
             request = client.request(COMPLETIONS, plan.body(number, outcome.ask))
             async with room:
@@ -87,7 +87,7 @@ async def drive(
                 outcome.sent = clock()
                 await client.exchange(connection, request, reading)
             reading.over()
-        except Lost as lost:
+        except AnswerLost as lost:
             reading.over(str(lost))
         except asyncio.CancelledError:
             if outcome.sent:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pdgate.lab.replay.outcome import Outcome
+from pdgate.lab.replay.outcome import ReplayOutcome
 from pdgate.lab.simulator.spread import Spread, some
 from pdgate.scheduling.policy_context import Targets
 
@@ -59,7 +59,7 @@ class Figures:
         return ""
 
 
-def figures(outcomes: Sequence[Outcome], targets: Targets) -> Figures:
+def figures(outcomes: Sequence[ReplayOutcome], targets: Targets) -> Figures:
     """Of one call at least."""
     sent = [one for one in outcomes if one.sent]
     late = [one.late for one in sent]

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.simulator.trace import TraceCall
 from pdgate.scheduling.policy_context import Targets
 
 NEVER_SENT: Final = "never sent"
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayOutcome:
     """Times in seconds since the replay began.
 
     Attributes:
@@ -24,7 +24,7 @@ class Outcome:
         why: Why there is no answer that is whole and right, by kind; "" if there is one.
     """
 
-    ask: Ask
+    ask: TraceCall
     answer_tokens: int
     due: float = 0.0
     sent: float = 0.0

@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 
 Kind = Literal["ids", "text"]
 
@@ -41,11 +41,11 @@ class Prompts:
         drawn: Callable[[str, int], bytes] = self._ids if kind == "ids" else self._text
         self._drawn = lru_cache(KEPT_BLOCKS)(drawn)
 
-    def tokens(self, ask: Ask) -> int:
+    def tokens(self, ask: TraceCall) -> int:
         """Of the prompt that is sent."""
         return max(1, round(ask.prompt_tokens * self._block_tokens / BLOCK_TOKENS))
 
-    def of(self, number: int, ask: Ask) -> msgspec.Raw:
+    def of(self, number: int, ask: TraceCall) -> msgspec.Raw:
         """The prompt of the trace's call with this number, as JSON."""
         blocks = [self._drawn(f"{block:x}", self._block_tokens) for block in ask.blocks]
         left = self.tokens(ask) - self._block_tokens * len(blocks)

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from pdgate.lab.replay.outcome import Outcome
+from pdgate.lab.replay.outcome import ReplayOutcome
 from pdgate.protocols import sse
 
 OK: Final = 200
@@ -15,7 +15,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
 
 
-class _Choice(msgspec.Struct):
+class _ReadChoice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
@@ -32,7 +32,7 @@ class _Error(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_ReadChoice] = []
     usage: _Usage | None = None
     error: _Error | None = None
 
@@ -40,10 +40,10 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class Reading:
+class AnswerReading:
     """Fed with an answer as it comes; `over` says at its end why it is not right, if it is not."""
 
-    def __init__(self, outcome: Outcome, clock: Callable[[], float]) -> None:
+    def __init__(self, outcome: ReplayOutcome, clock: Callable[[], float]) -> None:
         self._outcome = outcome
         self._clock = clock
         self._status = 0

@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from pdgate.lab.replay.figures import Figures
-from pdgate.lab.replay.outcome import Outcome
+from pdgate.lab.replay.outcome import ReplayOutcome
 from pdgate.lab.simulator.pictures.chart import Axis, chart
 from pdgate.lab.simulator.pictures.page import STYLE, distribution
 from pdgate.lab.simulator.spread import some
@@ -47,7 +47,9 @@ def as_json(one: Figures, told: Mapping[str, Any]) -> dict[str, Any]:
     return {**told, **asdict(one), "doubt": one.doubt or None}
 
 
-def draw(folder: Path, outcomes: Sequence[Outcome], one: Figures, told: Mapping[str, Any]) -> Path:
+def draw(
+    folder: Path, outcomes: Sequence[ReplayOutcome], one: Figures, told: Mapping[str, Any]
+) -> Path:
     """Writes figures.json, a line for each call, pictures, and the page. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     encode = msgspec.json.Encoder().encode
@@ -61,7 +63,7 @@ def draw(folder: Path, outcomes: Sequence[Outcome], one: Figures, told: Mapping[
     return path
 
 
-def _line(one: Outcome) -> dict[str, Any]:
+def _line(one: ReplayOutcome) -> dict[str, Any]:
     return {
         "at": one.ask.at,
         "sent": one.sent,
@@ -75,7 +77,7 @@ def _line(one: Outcome) -> dict[str, Any]:
     }
 
 
-def _pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
+def _pictures(outcomes: Sequence[ReplayOutcome]) -> dict[str, str]:
     drawn = {}
     for kind, unit, values in (
         ("TTFT", "s", some(one.ttft for one in outcomes)),

@@ -1,4 +1,4 @@
-"""Meaning of the flags. Whatever cannot be is a `BadFlag`, a sentence for the operator."""
+"""Meaning of the flags. Whatever cannot be is a `BadSimulatorFlag`, a sentence for the operator."""
 
 import re
 import tomllib
@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 from pdgate.lab.simulator.fleet import Outage, roles_of
 from pdgate.lab.simulator.hardware import PRESETS, Hardware
 from pdgate.lab.simulator.synthetic import SHAPES, conversations
-from pdgate.lab.simulator.trace import Ask, copied, read
+from pdgate.lab.simulator.trace import TraceCall, copied, read
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Always, Auto, Never, SplitRule, UncachedTokensAbove
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 
@@ -27,14 +27,14 @@ SYNTHETIC_PER_SECOND: Final = 3.4
 """As in the hour of conversations that trace.py names."""
 
 
-class BadFlag(ValueError):
+class BadSimulatorFlag(ValueError):
     pass
 
 
 def calls_of(
     trace: Path | None, calls: int | None, copies: int, seed: int, shape: str
-) -> list[Ask]:
-    """The calls at their own pace, those of the trace or made up. Raises BadTrace, BadFlag."""
+) -> list[TraceCall]:
+    """The calls at their own pace, those of the trace or made up. Raises BadTrace, BadSimulatorFlag."""
     if trace is None:
         asks = conversations(
             calls or SYNTHETIC_CALLS, SYNTHETIC_PER_SECOND, Random(seed), SHAPES[shape]
@@ -47,7 +47,7 @@ def calls_of(
 def hardware_of(name: str, speed: float) -> Hardware:
     """A preset's name, or a TOML file with the fields of `Hardware`."""
     if not 0 < speed < float("inf"):
-        raise BadFlag("--engine-speed must be a number above 0")
+        raise BadSimulatorFlag("--engine-speed must be a number above 0")
     found = PRESETS.get(name)
     return (found or _read_hardware(Path(name))).times_as_fast(speed)
 
@@ -58,18 +58,20 @@ def _read_hardware(path: Path) -> Hardware:
         told = tomllib.loads(path.read_text())
     except OSError:
         presets = ", ".join(PRESETS)
-        raise BadFlag(f"--engine: {path} is neither one of {presets} nor a file") from None
+        raise BadSimulatorFlag(f"--engine: {path} is neither one of {presets} nor a file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadFlag(f"--engine: {path} is no TOML: {error}") from None
+        raise BadSimulatorFlag(f"--engine: {path} is no TOML: {error}") from None
     for name in sorted(known ^ told.keys()):
-        raise BadFlag(f"--engine: {path} {'lacks' if name in known else 'has an unknown'} {name}")
+        raise BadSimulatorFlag(
+            f"--engine: {path} {'lacks' if name in known else 'has an unknown'} {name}"
+        )
     for name, value in told.items():
         if type(value) not in (int, float):
-            raise BadFlag(f"--engine: {name} in {path} is no number")
+            raise BadSimulatorFlag(f"--engine: {name} in {path} is no number")
     try:
         return Hardware(**told)
     except ValueError as error:
-        raise BadFlag(f"--engine: {path}: {error}") from None
+        raise BadSimulatorFlag(f"--engine: {path}: {error}") from None
 
 
 def with_figures(hardware: Hardware, texts: Sequence[str]) -> Hardware:
@@ -79,16 +81,16 @@ def with_figures(hardware: Hardware, texts: Sequence[str]) -> Hardware:
         name, _, number = text.partition("=")
         kind = known.get(name)
         if kind is None:
-            raise BadFlag(f"--engine-figure {text}: there are {', '.join(known)}")
+            raise BadSimulatorFlag(f"--engine-figure {text}: there are {', '.join(known)}")
         try:
             figure: Any = int(number) if kind is int else float(number)
         except ValueError:
             whole = "whole number" if kind is int else "number"
-            raise BadFlag(f"--engine-figure {text}: it takes a {whole}") from None
+            raise BadSimulatorFlag(f"--engine-figure {text}: it takes a {whole}") from None
         try:
             hardware = replace(hardware, **{name: figure})
         except ValueError as error:
-            raise BadFlag(f"--engine-figure {text}: {error}") from None
+            raise BadSimulatorFlag(f"--engine-figure {text}: {error}") from None
     return hardware
 
 
@@ -99,7 +101,7 @@ def policies_of(
     if compare is None:
         pairs = [(prefill or both, decode or both)]
     elif prefill or decode:
-        raise BadFlag("--compare names the policies of both roles, so give no other")
+        raise BadSimulatorFlag("--compare names the policies of both roles, so give no other")
     else:
         names = [name.strip().partition("+") for name in compare.split(",")]
         pairs = [(first, second or first) for first, _, second in names]
@@ -108,13 +110,13 @@ def policies_of(
             load(name, PolicyContext())
         except (LookupError, TypeError) as error:
             # Not str(): a KeyError would put its sentence into quotes.
-            raise BadFlag(error.args[0]) from None
+            raise BadSimulatorFlag(error.args[0]) from None
     return pairs
 
 
 def targets_of(ttft_seconds: float, tpot_seconds: float) -> Targets:
     if not min(ttft_seconds, tpot_seconds) > 0:
-        raise BadFlag("targets must be above 0 seconds")
+        raise BadSimulatorFlag("targets must be above 0 seconds")
     return Targets(ttft_seconds, tpot_seconds)
 
 
@@ -128,7 +130,7 @@ def limits_of(
 ) -> Limits:
     for flag, seconds in (("--prefill-queue", prefill_queue), ("--max-wait", max_wait)):
         if seconds is not None and not 0 < seconds < float("inf"):
-            raise BadFlag(f"{flag} must be a number of seconds above 0")
+            raise BadSimulatorFlag(f"{flag} must be a number of seconds above 0")
     return Limits(
         prefill_concurrency,
         decode_concurrency,
@@ -143,16 +145,18 @@ def numbers_of(flag: str, text: str) -> list[float]:
     try:
         numbers = [float(one) for one in text.split(",")]
     except ValueError:
-        raise BadFlag(f"{flag} needs numbers, between commas, not {text!r}") from None
+        raise BadSimulatorFlag(f"{flag} needs numbers, between commas, not {text!r}") from None
     if not all(0 < number < float("inf") for number in numbers):
-        raise BadFlag(f"{flag} needs numbers above 0")
+        raise BadSimulatorFlag(f"{flag} needs numbers above 0")
     return numbers
 
 
-def engines_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
-    roles = roles_of(prefills, decodes, both)
-    if not (prefills + both and decodes + both and len(roles) > 1):
-        raise BadFlag("it takes a prefill engine and a decode engine, or two that do --both")
+def engines_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[str, Role]:
+    roles = roles_of(prefills, decodes, both, encoders)
+    if not (prefills + both and decodes + both and len(roles) - encoders > 1):
+        raise BadSimulatorFlag(
+            "it takes a prefill engine and a decode engine, or two that do --both"
+        )
     return roles
 
 
@@ -160,19 +164,19 @@ def outages_of(texts: Sequence[str], engines: Collection[str]) -> list[Outage]:
     """`p0@600-900`: that engine is gone from 600 s to 900 s; `p0@600`: for good."""
     outages = []
     for text in texts:
-        found = re.fullmatch(r"([pdb]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
+        found = re.fullmatch(r"([pdbe]\d+)@(\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?", text)
         if found is None:
-            raise BadFlag(f"--kill needs something like p0@600-900, not {text!r}")
+            raise BadSimulatorFlag(f"--kill needs something like p0@600-900, not {text!r}")
         begins, ends = float(found[2]), float(found[3]) if found[3] else None
         if ends is not None and ends <= begins:
-            raise BadFlag(f"--kill {text}: it ends before it begins")
+            raise BadSimulatorFlag(f"--kill {text}: it ends before it begins")
         if found[1] not in engines:
-            raise BadFlag(f"--kill {text}: there is no engine {found[1]}")
+            raise BadSimulatorFlag(f"--kill {text}: there is no engine {found[1]}")
         outages.append(Outage(found[1], begins, ends))
     return outages
 
 
-def rule_of(split: Split, uncached_tokens: int) -> Callable[[], Rule]:
+def rule_of(split: Split, uncached_tokens: int) -> Callable[[], SplitRule]:
     thresholds = partial(UncachedTokensAbove, uncached_tokens)
     match split:
         case "always":
@@ -185,5 +189,5 @@ def rule_of(split: Split, uncached_tokens: int) -> Callable[[], Rule]:
             return partial(_auto, thresholds)
 
 
-def _auto(thresholds: Callable[[], UncachedTokensAbove]) -> Rule:
+def _auto(thresholds: Callable[[], UncachedTokensAbove]) -> SplitRule:
     return Auto(thresholds())

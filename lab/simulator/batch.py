@@ -2,10 +2,10 @@
 
 from heapq import heappop, heappush
 
-from pdgate.lab.simulator.job import Job, State
+from pdgate.lab.simulator.job import SimulatedJob, SimulatedState
 
 
-class Batch:
+class SimulatedBatch:
     """
     Attributes:
         context_tokens: Of all its calls.
@@ -18,17 +18,17 @@ class Batch:
         self.context_tokens = 0
         self.steps = 0
         # In the order in which they joined, and by when they end.
-        self._jobs: dict[Job, None] = {}
-        self._ends: list[tuple[int, int, Job]] = []
-        self._fresh: list[Job] = []
+        self._jobs: dict[SimulatedJob, None] = {}
+        self._ends: list[tuple[int, int, SimulatedJob]] = []
+        self._fresh: list[SimulatedJob] = []
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def join(self, job: Job) -> None:
+    def join(self, job: SimulatedJob) -> None:
         """From the next step on."""
-        job.state = State.DECODING
+        job.state = SimulatedState.DECODING
         job.since_step = self.steps
         job.last_step = self.steps + job.answer_tokens - job.produced
         self._count += 1
@@ -38,7 +38,7 @@ class Batch:
         if not job.produced:
             self._fresh.append(job)
 
-    def leave(self, job: Job) -> int:
+    def leave(self, job: SimulatedJob) -> int:
         """How many tokens it has made since it joined."""
         made = self.steps - job.since_step
         job.produced += made
@@ -48,17 +48,17 @@ class Batch:
             self._fresh.remove(job)
         return made
 
-    def youngest(self) -> Job:
+    def youngest(self) -> SimulatedJob:
         return next(reversed(self._jobs))
 
-    def advance(self, steps: int) -> list[Job]:
+    def advance(self, steps: int) -> list[SimulatedJob]:
         """Takes so many steps. Those that have their first token with these."""
         self.steps += steps
         self.context_tokens += len(self._jobs) * steps
         fresh, self._fresh = self._fresh, []
         return fresh
 
-    def done(self) -> Job | None:
+    def done(self) -> SimulatedJob | None:
         """One that has all its tokens, and is still here."""
         self._drop_gone()
         if self._ends and self._ends[0][0] <= self.steps:
@@ -72,7 +72,7 @@ class Batch:
         self._drop_gone()
         return self._ends[0][0] - self.steps
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[SimulatedJob]:
         return list(self._jobs)
 
     def _drop_gone(self) -> None:

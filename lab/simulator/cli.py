@@ -15,8 +15,8 @@ from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case, cases, run_all
 from pdgate.lab.simulator.pictures import draw
 from pdgate.lab.simulator.summary import Summary, summary
-from pdgate.lab.simulator.trace import Ask, BadTrace, faster
-from pdgate.lab.simulator.world import Plan, Ran
+from pdgate.lab.simulator.trace import BadTrace, TraceCall, faster
+from pdgate.lab.simulator.world import Ran, WorldPlan
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.policy import DEFAULT
 
@@ -77,6 +77,8 @@ def simulate(
     prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
     decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
     both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
+    encoders: Annotated[int, _option(ENGINES, "Engines that encode media.", min=0)] = 0,
+    item_ms: Annotated[float, _option(ENGINES, "To encode one item.", min=0)] = 100.0,
     engine: Annotated[str, _option(ENGINES, "8b, 70b, or a TOML file of speeds.")] = "8b",
     engine_figure: Annotated[
         list[str] | None,
@@ -105,12 +107,14 @@ def simulate(
     try:
         pairs = asked.policies_of(policy, prefill_policy, decode_policy, compare)
         scales = asked.numbers_of("--scale", scale)
-        engines = asked.engines_of(prefills, decodes, both)
+        engines = asked.engines_of(prefills, decodes, both, encoders)
         hardware = asked.hardware_of(engine, engine_speed)
-        base = Plan(
+        base = WorldPlan(
             prefills=prefills,
             decodes=decodes,
             both=both,
+            encoders=encoders,
+            item_seconds=item_ms / 1000,
             hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),
@@ -125,7 +129,7 @@ def simulate(
         asks = asked.calls_of(trace, calls, copies, seed, shape)
         if out is not None:
             _make(out)
-    except (asked.BadFlag, BadTrace) as error:
+    except (asked.BadSimulatorFlag, BadTrace) as error:
         typer.echo(f"pdgate simulate: {error}", err=True)
         raise typer.Exit(2) from None
     plans = _plans(base, pairs)
@@ -149,14 +153,14 @@ def simulate(
 
 
 def _make(folder: Path) -> None:
-    """Before anything is simulated, as it would be a pity afterwards. Raises BadFlag."""
+    """Before anything is simulated, as it would be a pity afterwards. Raises BadSimulatorFlag."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise asked.BadFlag(f"--out {folder} cannot be made: {error.strerror}") from None
+        raise asked.BadSimulatorFlag(f"--out {folder} cannot be made: {error.strerror}") from None
 
 
-def _plans(base: Plan, pairs: Sequence[tuple[str, str]]) -> dict[str, Plan]:
+def _plans(base: WorldPlan, pairs: Sequence[tuple[str, str]]) -> dict[str, WorldPlan]:
     return {
         prefill if prefill == decode else f"{prefill}+{decode}": replace(
             base, prefill_policy=prefill, decode_policy=decode
@@ -165,7 +169,7 @@ def _plans(base: Plan, pairs: Sequence[tuple[str, str]]) -> dict[str, Plan]:
     }
 
 
-def _in_both_modes(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+def _in_both_modes(plans: Mapping[str, WorldPlan]) -> dict[str, WorldPlan]:
     return {
         f"{name}, {mode}": replace(plan, staged=mode == "staged")
         for name, plan in plans.items()
@@ -173,7 +177,7 @@ def _in_both_modes(plans: Mapping[str, Plan]) -> dict[str, Plan]:
     }
 
 
-def _run(several: Sequence[Case], asks: Sequence[Ask], processes: int) -> list[Ran]:
+def _run(several: Sequence[Case], asks: Sequence[TraceCall], processes: int) -> list[Ran]:
     """On stderr, so that what is on stdout can be read by programs."""
     bar = Progress(
         TextColumn("simulating"),

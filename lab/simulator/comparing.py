@@ -6,8 +6,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
 
-from pdgate.lab.simulator.trace import Ask, faster
-from pdgate.lab.simulator.world import Loads, Plan, Ran, run
+from pdgate.lab.simulator.trace import TraceCall, faster
+from pdgate.lab.simulator.world import Loads, Ran, WorldPlan, run
 from pdgate.scheduling.policy import load
 
 
@@ -21,16 +21,16 @@ class Case:
 
     policy: str
     scale: float
-    plan: Plan
+    plan: WorldPlan
 
 
-def cases(plans: Mapping[str, Plan], scales: Sequence[float]) -> list[Case]:
+def cases(plans: Mapping[str, WorldPlan], scales: Sequence[float]) -> list[Case]:
     return [Case(name, scale, plan) for scale in scales for name, plan in plans.items()]
 
 
 def run_all(
     several: Sequence[Case],
-    asks: Sequence[Ask],
+    asks: Sequence[TraceCall],
     *,
     processes: int = 1,
     policy: Loads = load,
@@ -62,5 +62,5 @@ def run_all(
             pool.shutdown(cancel_futures=True)
 
 
-def _run(case: Case, asks: Sequence[Ask], policy: Loads) -> Ran:
+def _run(case: Case, asks: Sequence[TraceCall], policy: Loads) -> Ran:
     return run(case.plan, faster(asks, case.scale), policy=policy)

@@ -16,15 +16,15 @@ computed again when a call has come or ended; it may find its prompt in the cach
 from collections import deque
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.batch import Batch
+from pdgate.lab.simulator.batch import SimulatedBatch
 from pdgate.lab.simulator.hardware import Hardware
-from pdgate.lab.simulator.job import Job, State
-from pdgate.lab.simulator.kv_cache import KvCache, Share
+from pdgate.lab.simulator.job import SimulatedJob, SimulatedState
+from pdgate.lab.simulator.kv_cache import CallShare, KvCache
 from pdgate.lab.simulator.run import Run
-from pdgate.lab.simulator.usage import Usage
+from pdgate.lab.simulator.usage import SimulatedUsage
 
 
-class Engine:
+class SimulatedEngine:
     """
     Attributes:
         alive: Dead ones take no jobs.
@@ -35,7 +35,9 @@ class Engine:
         found_tokens: Prompt tokens that were in the cache, of jobs that came to be read.
     """
 
-    def __init__(self, name: str, hardware: Hardware, agenda: Agenda, usage: Usage) -> None:
+    def __init__(
+        self, name: str, hardware: Hardware, agenda: Agenda, usage: SimulatedUsage
+    ) -> None:
         self.name = name
         self.hardware = hardware
         self.usage = usage
@@ -48,15 +50,15 @@ class Engine:
         """A new process, which knows nothing."""
         self.alive = True
         self.kv = KvCache(self.hardware.kv_tokens)
-        self._arriving: deque[Job] = deque()
-        self._loading: dict[Job, None] = {}
-        self._loaded: dict[Job, None] = {}
-        self._waiting: deque[Job] = deque()
-        self._reading: dict[Job, None] = {}
-        self._batch = Batch()
-        self._kept: dict[Job, None] = {}
+        self._arriving: deque[SimulatedJob] = deque()
+        self._loading: dict[SimulatedJob, None] = {}
+        self._loaded: dict[SimulatedJob, None] = {}
+        self._waiting: deque[SimulatedJob] = deque()
+        self._reading: dict[SimulatedJob, None] = {}
+        self._batch = SimulatedBatch()
+        self._kept: dict[SimulatedJob, None] = {}
         self._run: Run | None = None
-        self._chunks: list[tuple[Job, int]] = []
+        self._chunks: list[tuple[SimulatedJob, int]] = []
         self._ending = False
 
     @property
@@ -86,39 +88,39 @@ class Engine:
 
     # What is asked of it.
 
-    def read(self, job: Job) -> None:
+    def read(self, job: SimulatedJob) -> None:
         """Compute its prompt, and its answer."""
-        job.state = State.WAITING
+        job.state = SimulatedState.WAITING
         self._waiting.append(job)
         self._look()
 
-    def take_over(self, job: Job) -> None:
-        """Make its answer with KV that a peer has; `Heard.load` is called when there is room."""
-        job.state = State.ARRIVING
+    def take_over(self, job: SimulatedJob) -> None:
+        """Make its answer with KV that a peer has; `JobListener.load` is called when there is room."""
+        job.state = SimulatedState.ARRIVING
         self._arriving.append(job)
         self._look()
 
-    def loaded(self, job: Job) -> None:
+    def loaded(self, job: SimulatedJob) -> None:
         """Its KV has come; nothing if it is not wanted any more."""
-        if job.state is State.LOADING:
+        if job.state is SimulatedState.LOADING:
             del self._loading[job]
             self._loaded[job] = None
             self._look()
 
-    def withdraw(self, job: Job) -> None:
+    def withdraw(self, job: SimulatedJob) -> None:
         """Its KV will not come."""
-        if job.state is State.ARRIVING:
+        if job.state is SimulatedState.ARRIVING:
             self._arriving.remove(job)
-        elif job.state is State.LOADING:
+        elif job.state is SimulatedState.LOADING:
             (self._loading if job in self._loading else self._loaded).pop(job)
         else:
             return
         self._release(job)
         self._look()
 
-    def let_go(self, job: Job) -> None:
+    def let_go(self, job: SimulatedJob) -> None:
         """What it kept has been fetched, or will not be."""
-        if job.state is State.KEPT:
+        if job.state is SimulatedState.KEPT:
             del self._kept[job]
             self._release(job)
             self._look()
@@ -130,7 +132,7 @@ class Engine:
         self.rise()
         self.alive = False
         for job in broken:
-            job.state, job.share = State.OVER, None
+            job.state, job.share = SimulatedState.OVER, None
         for job in broken:
             job.heard.broke(job)
 
@@ -202,7 +204,7 @@ class Engine:
             if not self._take(job):
                 return
             self._waiting.popleft()
-            job.state = State.READING
+            job.state = SimulatedState.READING
             job.computed = _share(job).found
             self._reading[job] = None
             budget -= job.missing
@@ -211,25 +213,25 @@ class Engine:
             if not self._take(job):
                 return
             self._arriving.popleft()
-            job.state = State.LOADING
+            job.state = SimulatedState.LOADING
             self._loading[job] = None
             job.heard.load(job, job.prompt_tokens - _share(job).found)
 
     def _has_place(self) -> bool:
         return self.running + self.loading < self.hardware.calls
 
-    def _take(self, job: Job) -> bool:
+    def _take(self, job: SimulatedJob) -> bool:
         job.share = self.kv.take(job.blocks, job.context_tokens)
         if job.share is None:
             return False
         if job.found is None:
             job.found = job.share.found
-            if job.state is State.WAITING:
+            if job.state is SimulatedState.WAITING:
                 self.found_tokens += job.found
         return True
 
-    def _next_chunks(self) -> list[tuple[Job, int]]:
-        chunks: list[tuple[Job, int]] = []
+    def _next_chunks(self) -> list[tuple[SimulatedJob, int]]:
+        chunks: list[tuple[SimulatedJob, int]] = []
         budget = self.hardware.step_tokens - len(self._batch)
         for job in self._reading:
             if budget <= 0:
@@ -239,7 +241,7 @@ class Engine:
             budget -= count
         return chunks
 
-    def _has_read(self, job: Job, count: int) -> None:
+    def _has_read(self, job: SimulatedJob, count: int) -> None:
         job.computed += count
         self.read_tokens += count
         self.kv.fill(_share(job), job.computed)
@@ -253,7 +255,7 @@ class Engine:
             job.heard.first_token(job)
         if job.produced == job.answer_tokens:
             if job.keeps:
-                job.state = State.KEPT
+                job.state = SimulatedState.KEPT
                 self._kept[job] = None
             else:
                 self._release(job)
@@ -262,18 +264,18 @@ class Engine:
     def _preempt(self) -> None:
         job = self._batch.youngest()
         self._release(job, self._batch.leave(job))
-        job.state = State.WAITING
+        job.state = SimulatedState.WAITING
         self._waiting.appendleft(job)
         self.preemptions += 1
 
-    def _release(self, job: Job, answered_tokens: int = 0) -> None:
-        job.state = State.OVER
+    def _release(self, job: SimulatedJob, answered_tokens: int = 0) -> None:
+        job.state = SimulatedState.OVER
         if job.share is not None:
             self.kv.release(job.share, answered_tokens)
             job.share = None
 
 
-def _share(job: Job) -> Share:
+def _share(job: SimulatedJob) -> CallShare:
     """Of a job that has room."""
     if job.share is None:
         raise RuntimeError("a job has no memory where it must have some")

@@ -7,9 +7,9 @@ from random import Random
 from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.engine import Engine
+from pdgate.lab.simulator.engine import SimulatedEngine
 from pdgate.lab.simulator.hardware import Hardware
-from pdgate.lab.simulator.usage import Usage
+from pdgate.lab.simulator.usage import SimulatedUsage
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, told
 from pdgate.scheduling.endpoints import Endpoints
@@ -40,13 +40,18 @@ class Outage:
     ends: float | None = None
 
 
-def roles_of(prefills: int, decodes: int, both: int) -> dict[str, Role]:
-    """Instance id -> role: p0 and so on read, d0 answer, b0 do either."""
-    several = (("p", prefills, Role.PREFILL), ("d", decodes, Role.DECODE), ("b", both, Role.BOTH))
+def roles_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[str, Role]:
+    """Instance id -> role: p0 and so on read, d0 answer, b0 do either, e0 encode."""
+    several = (
+        ("p", prefills, Role.PREFILL),
+        ("d", decodes, Role.DECODE),
+        ("b", both, Role.BOTH),
+        ("e", encoders, Role.ENCODE),
+    )
     return {f"{letter}{n}": role for letter, count, role in several for n in range(count)}
 
 
-class Fleet:
+class SimulatedFleet:
     """
     Attributes:
         roles: Instance id -> its role.
@@ -59,7 +64,8 @@ class Fleet:
         self._agenda = agenda
         self.roles = roles
         self.engines = {
-            name: Engine(name, hardware, agenda, Usage(SLICE_SECONDS)) for name in roles
+            name: SimulatedEngine(name, hardware, agenda, SimulatedUsage(SLICE_SECONDS))
+            for name in roles
         }
         self.endpoints = Endpoints(
             (_record(name, role) for name, role in roles.items()),
@@ -89,17 +95,17 @@ class Fleet:
         if now < over:
             self._agenda.at(now + STATUS_SECONDS, partial(self.say_until, over))
 
-    def _die(self, engine: Engine) -> None:
+    def _die(self, engine: SimulatedEngine) -> None:
         if engine.alive:
             engine.die()
             self._agenda.at(self._agenda.now + PROBE_SECONDS, partial(self._probe, engine))
 
-    def _rise(self, engine: Engine) -> None:
+    def _rise(self, engine: SimulatedEngine) -> None:
         if not engine.alive:
             engine.rise()
             self._agenda.at(self._agenda.now + PROBE_SECONDS, partial(self._probe, engine))
 
-    def _probe(self, engine: Engine) -> None:
+    def _probe(self, engine: SimulatedEngine) -> None:
         if engine.alive:
             self.endpoints.mark_up(engine.name, (MODEL,))
         else:
@@ -110,7 +116,7 @@ def _record(name: str, role: Role) -> Instance:
     return Instance(name, f"http://{name}:8000", role, PROTOCOL, model=MODEL)
 
 
-def _status(engine: Engine) -> Status:
+def _status(engine: SimulatedEngine) -> Status:
     kv = engine.kv
     return Status(
         kv_free=kv.room / kv.capacity_tokens,

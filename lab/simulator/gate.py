@@ -9,13 +9,13 @@ from functools import partial
 from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.scheduling.admission import Limits, Line, Pace, Place, Room
+from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
 from pdgate.scheduling.endpoints import Endpoints
 
 TICK_SECONDS: Final = 0.25
 
 
-class Gate:
+class SimulatedGate:
     """
     Attributes:
         refused: Calls that were turned away.
@@ -29,7 +29,7 @@ class Gate:
         self._agenda = agenda
         self._line = Line(limits.late_share)
         self._pace = Pace()
-        self._waiting: dict[Place, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._waiting: dict[LinePlace, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._begun = 0
         self._ticks = False
 
@@ -43,7 +43,7 @@ class Gate:
             self._refuse(refuse)
             return
         due = self._room.due(self._endpoints.eligible(None), tokens, self._agenda.now)
-        place = Place(tokens=tokens, due=due)
+        place = LinePlace(tokens=tokens, due=due)
         self._line.join(place)
         self._waiting[place] = begin, refuse
         self._agenda.at(
@@ -74,7 +74,7 @@ class Gate:
         # All are equally urgent and of one tenant, so no call gives way to a newcomer.
         return too_long or len(self._line) >= self._limits.waiting
 
-    def _waited_too_long(self, place: Place) -> None:
+    def _waited_too_long(self, place: LinePlace) -> None:
         if place in self._waiting:
             _, refuse = self._waiting.pop(place)
             self._line.leave(place)

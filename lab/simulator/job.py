@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Protocol
 
-from pdgate.lab.simulator.kv_cache import Share
+from pdgate.lab.simulator.kv_cache import CallShare
 
 
-class State(Enum):
+class SimulatedState(Enum):
     """
     ARRIVING: Its KV will come from a peer; it has no room yet.
     LOADING: It has room, and the KV is on its way.
@@ -27,22 +27,22 @@ class State(Enum):
     OVER = auto()
 
 
-class Heard(Protocol):
+class JobListener(Protocol):
     """Listener to a job; may give its engine other jobs meanwhile."""
 
-    def load(self, job: "Job", missing_tokens: int) -> None:
+    def load(self, job: "SimulatedJob", missing_tokens: int) -> None:
         """There is room for its KV, of which so much is not there yet: have it brought."""
 
-    def first_token(self, job: "Job") -> None: ...
+    def first_token(self, job: "SimulatedJob") -> None: ...
 
-    def ended(self, job: "Job") -> None:
+    def ended(self, job: "SimulatedJob") -> None:
         """All its tokens are there."""
 
-    def broke(self, job: "Job") -> None:
+    def broke(self, job: "SimulatedJob") -> None:
         """Its engine is gone."""
 
 
-class Job:
+class SimulatedJob:
     """
     Attributes:
         answer_tokens: To be made here.
@@ -61,7 +61,7 @@ class Job:
 
     def __init__(
         self,
-        heard: Heard,
+        heard: JobListener,
         prompt_tokens: int,
         answer_tokens: int,
         blocks: Sequence[int],
@@ -73,8 +73,8 @@ class Job:
         self.answer_tokens = answer_tokens
         self.blocks = blocks
         self.keeps = keeps
-        self.state = State.OVER
-        self.share: Share | None = None
+        self.state = SimulatedState.OVER
+        self.share: CallShare | None = None
         self.found: int | None = None
         self.computed = self.produced = self.since_step = self.last_step = 0
 

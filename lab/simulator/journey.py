@@ -1,5 +1,6 @@
 """Journey of one call, as forwarders/execution.py has it for a hand-off.
 
+    media encoded, if there are engines for that, and then
     prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
                            `-> decode reserved, which reads and answers
 
@@ -14,19 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.engine import Engine
-from pdgate.lab.simulator.job import Job, State
-from pdgate.lab.simulator.links import Links
-from pdgate.lab.simulator.outcome import Outcome
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.simulator.encoders import SimulatedEncoders
+from pdgate.lab.simulator.engine import SimulatedEngine
+from pdgate.lab.simulator.job import SimulatedJob, SimulatedState
+from pdgate.lab.simulator.links import SimulatedLinks
+from pdgate.lab.simulator.outcome import SimulatedOutcome
+from pdgate.lab.simulator.trace import TraceCall
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.errors import EngineFailed, EngineRefused, NoInstance
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Taken
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 
 MOST_ATTEMPTS: Final = 3
 
@@ -45,18 +49,19 @@ class Roads:
 
     agenda: Agenda
     scheduler: Scheduler
-    engines: Mapping[str, Engine]
-    links: Links
+    engines: Mapping[str, SimulatedEngine]
+    links: SimulatedLinks
+    encoders: SimulatedEncoders
     staged: bool = False
 
 
 class Journey:
     """`Heard` by both of its jobs."""
 
-    def __init__(self, number: int, ask: Ask, roads: Roads, over: Callable[[], None]) -> None:
+    def __init__(self, number: int, ask: TraceCall, roads: Roads, over: Callable[[], None]) -> None:
         """`over`: called when nothing more will happen."""
         name = str(number)
-        self.outcome = Outcome(ask)
+        self.outcome = SimulatedOutcome(ask)
         self.call = Call(
             id=name,
             attempt_id=name,
@@ -71,11 +76,12 @@ class Journey:
         self._over = over
         self._avoid: set[str] = set()
         self._asked_at = 0.0
+        self._encoding: list[Reservation] = []
         self._prefill: Reservation | None = None
         self._decode: Reservation | None = None
-        self._reader: Job | None = None
-        self._answerer: Job | None = None
-        self._watch: Watch | None = None
+        self._reader: SimulatedJob | None = None
+        self._answerer: SimulatedJob | None = None
+        self._watch: StreamWatch | None = None
 
     def begin(self) -> None:
         """It is let in."""
@@ -85,9 +91,45 @@ class Journey:
     # An attempt.
 
     def _attempt(self) -> None:
-        scheduler = self._roads.scheduler
         self.outcome.attempts += 1
         self.outcome.local = False
+        if self._ask.media and self._roads.encoders.apart:
+            self._encode()
+        else:
+            self._choose()
+
+    def _encode(self) -> None:
+        """Each item at an engine for that, all at a time."""
+        reserve = self._roads.scheduler.reserve
+        item = msgspec.structs.replace(self.call, blocks=(), prompt_tokens=0)
+        try:
+            for _ in range(self._ask.media):
+                self._encoding.append(
+                    reserve(Role.ENCODE, item, avoid=self._avoid, alone=True, reads=False)
+                )
+        except NoInstance:
+            self._fail("no engine")
+            return
+        for reserved in self._encoding:
+            done = partial(self._encoded, reserved)
+            self._roads.encoders.encode(reserved.instance.id, 1, done)
+
+    def _encoded(self, reserved: Reservation) -> None:
+        if reserved not in self._encoding:
+            # Of an attempt that is over.
+            return
+        if not self._roads.engines[reserved.instance.id].alive:
+            error = EngineFailed("the connection broke", at=reserved.instance.id)
+            self._broken(error, reserved.instance)
+            return
+        reserved.end()
+        self._encoding.remove(reserved)
+        if not self._encoding:
+            self.outcome.encoded = self._roads.agenda.now
+            self._choose()
+
+    def _choose(self) -> None:
+        scheduler = self._roads.scheduler
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
             if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
@@ -101,15 +143,23 @@ class Journey:
         except NoInstance:
             self._fail("no engine")
             return
-        self._reader = Job(self, self._ask.prompt_tokens, 1, self._ask.blocks, keeps=True)
-        self._send(prefill.instance, self._reader, Engine.read)
+        self._reader = SimulatedJob(self, self._ask.prompt_tokens, 1, self._ask.blocks, keeps=True)
+        self._read(prefill.instance, self._reader)
 
     def _answer_alone(self, decode: Reservation) -> None:
         self.outcome.local = True
-        self._answerer = Job(
+        self._answerer = SimulatedJob(
             self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
         )
-        self._send(decode.instance, self._answerer, Engine.read)
+        self._read(decode.instance, self._answerer)
+
+    def _read(self, at: Instance, job: SimulatedJob) -> None:
+        """With its media, if no engine has encoded those."""
+        send = partial(self._send, at, job, SimulatedEngine.read)
+        if self._ask.media and not self._roads.encoders.apart:
+            self._roads.encoders.encode(at.id, self._ask.media, send)
+        else:
+            send()
 
     def _reserve(
         self, role: Role, peer: Instance | None = None, reads: bool | None = None
@@ -122,7 +172,9 @@ class Journey:
             self.outcome.decode = reserved.instance.id
         return reserved
 
-    def _send(self, to: Instance, job: Job, how: Callable[[Engine, Job], None]) -> None:
+    def _send(
+        self, to: Instance, job: SimulatedJob, how: Callable[[SimulatedEngine, SimulatedJob], None]
+    ) -> None:
         engine = self._roads.engines[to.id]
         self._asked_at = self._roads.agenda.now
         if not engine.alive:
@@ -134,11 +186,11 @@ class Journey:
 
     # What engines tell.
 
-    def load(self, job: Job, missing_tokens: int) -> None:
+    def load(self, job: SimulatedJob, missing_tokens: int) -> None:
         prefill, decode = self._both()
         self._roads.links.move(prefill.id, decode.id, missing_tokens, partial(self._moved, job))
 
-    def first_token(self, job: Job) -> None:
+    def first_token(self, job: SimulatedJob) -> None:
         now = self._roads.agenda.now
         if job is self._reader:
             self._has_read(job, now)
@@ -155,7 +207,7 @@ class Journey:
         if watch is not None:
             watch.pieces(1, now)
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: SimulatedJob) -> None:
         if job is self._reader:
             self._hand_over()
             return
@@ -168,7 +220,7 @@ class Journey:
         self._forget(Reservation.end)
         self._over()
 
-    def broke(self, job: Job) -> None:
+    def broke(self, job: SimulatedJob) -> None:
         reserved = self._prefill if job is self._reader else self._decode
         if job is self._reader and self._decode is not None and self._answerer is not None:
             # What decode was to fetch is gone.
@@ -179,7 +231,7 @@ class Journey:
 
     # How it goes on.
 
-    def _has_read(self, job: Job, now: float) -> None:
+    def _has_read(self, job: SimulatedJob, now: float) -> None:
         self.outcome.prefilled, self.outcome.found_tokens = now, job.found or 0
         if self._prefill is not None:
             self._prefill.has_read(now - self._asked_at)
@@ -196,21 +248,25 @@ class Journey:
                 self._let_go()
                 self._fail("no engine")
                 return
-        job = self._answerer = Job(
+        job = self._answerer = SimulatedJob(
             self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
         )
-        self._send(self._decode.instance, job, Engine.take_over)
-        if job.state is State.ARRIVING:
+        self._send(self._decode.instance, job, SimulatedEngine.take_over)
+        if job.state is SimulatedState.ARRIVING:
             agenda = self._roads.agenda
             agenda.at(agenda.now + LEASE_SECONDS, partial(self._expire, job))
 
-    def _expire(self, job: Job) -> None:
-        if job is self._answerer and job.state is State.ARRIVING and self._decode is not None:
+    def _expire(self, job: SimulatedJob) -> None:
+        if (
+            job is self._answerer
+            and job.state is SimulatedState.ARRIVING
+            and self._decode is not None
+        ):
             self._roads.engines[self._decode.instance.id].withdraw(job)
             self._let_go()
             self._again("expired")
 
-    def _moved(self, job: Job) -> None:
+    def _moved(self, job: SimulatedJob) -> None:
         # If an engine has died meanwhile, this is an attempt that is over already.
         if job is self._answerer and self._decode is not None:
             self._let_go()
@@ -250,8 +306,9 @@ class Journey:
 
     def _forget(self, end: Callable[[Reservation], None]) -> None:
         """The attempt is over."""
-        for reserved in (self._prefill, self._decode):
+        for reserved in (*self._encoding, self._prefill, self._decode):
             if reserved is not None:
                 end(reserved)
+        self._encoding = []
         self._prefill = self._decode = self._watch = None
         self._reader = self._answerer = None

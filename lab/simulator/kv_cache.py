@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pdgate.lab.simulator.trace import BLOCK_TOKENS
 
 
-class Share:
+class CallShare:
     """What one call holds.
 
     Attributes:
@@ -60,7 +60,7 @@ class KvCache:
                 return number
         return len(blocks)
 
-    def take(self, blocks: Sequence[int], tokens: int) -> Share | None:
+    def take(self, blocks: Sequence[int], tokens: int) -> CallShare | None:
         """Room for so many tokens, with what is found of them; None if there is too little.
 
         The last token is never found, as the call has to compute what comes after it.
@@ -75,7 +75,7 @@ class KvCache:
             self._hold(block)
         self.held_tokens += own
         self._evict()
-        return Share(blocks, shared, own)
+        return CallShare(blocks, shared, own)
 
     def grow(self, tokens: int) -> None:
         """By what calls have answered; `room` says how much that may be."""
@@ -87,7 +87,7 @@ class KvCache:
         """Tokens that no call holds."""
         return self.capacity_tokens - self.held_tokens
 
-    def fill(self, share: Share, tokens: int) -> None:
+    def fill(self, share: CallShare, tokens: int) -> None:
         """The KV of its first tokens is complete."""
         full = min(tokens // BLOCK_TOKENS, len(share.blocks))
         for block in share.blocks[share.filled : full]:
@@ -99,7 +99,7 @@ class KvCache:
             share.own -= BLOCK_TOKENS
         share.filled = max(share.filled, full)
 
-    def release(self, share: Share, answered_tokens: int = 0) -> None:
+    def release(self, share: CallShare, answered_tokens: int = 0) -> None:
         """`answered_tokens`: by which it has grown."""
         self.held_tokens -= share.own + answered_tokens
         holders, unheld = self._holders, self._unheld

@@ -6,7 +6,7 @@ from pdgate.lab.simulator.agenda import Agenda
 from pdgate.lab.simulator.hardware import Hardware
 
 
-class Links:
+class SimulatedLinks:
     """
     Attributes:
         tokens: Whose KV was moved.

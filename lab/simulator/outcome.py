@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from pdgate.lab.simulator.trace import Ask
+from pdgate.lab.simulator.trace import TraceCall
 from pdgate.scheduling.policy_context import Targets
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedOutcome:
     """Times in seconds since the simulation began.
 
     Attributes:
@@ -15,6 +15,7 @@ class Outcome:
         local: Decode read the prompt itself.
         prefill, decode: Ids of those that were chosen last; "" for none.
         began: When it was let in.
+        encoded: When the last of its media was, by engines that do that alone; None if none were.
         prefilled: When prefill had read the prompt; None if none did.
         first: Of the first token; None if there never was one.
         ended: Of the last; None if there never was one.
@@ -22,12 +23,13 @@ class Outcome:
         why: Why there is no (whole) answer; "" if there is one.
     """
 
-    ask: Ask
+    ask: TraceCall
     attempts: int = 0
     local: bool = False
     prefill: str = ""
     decode: str = ""
     began: float | None = None
+    encoded: float | None = None
     prefilled: float | None = None
     first: float | None = None
     ended: float | None = None

@@ -10,7 +10,7 @@ import typer
 from pdgate.lab.simulator import asked
 from pdgate.lab.simulator.planning import Tried, planned
 from pdgate.lab.simulator.trace import BadTrace, faster
-from pdgate.lab.simulator.world import Plan
+from pdgate.lab.simulator.world import WorldPlan
 from pdgate.scheduling.admission import Limits
 
 UNLIMITED = Limits(waiting=10**9, wait_seconds=10.0**9, prefill_seconds=1.0)
@@ -41,7 +41,7 @@ def plan(
     """Say how many prefill and decode engines a load takes, in which ratio, and why."""
     try:
         targets = asked.targets_of(ttft_target, tpot_target)
-        base = Plan(
+        base = WorldPlan(
             hardware=asked.hardware_of(engine, engine_speed),
             targets=targets,
             limits=UNLIMITED.in_gateway(targets),
@@ -49,7 +49,7 @@ def plan(
         )
         asks = faster(asked.calls_of(trace, calls, 1, seed, shape), scale)
         found = planned(base, asks, wanted, most, _progress)
-    except (asked.BadFlag, BadTrace, ValueError) as error:
+    except (asked.BadSimulatorFlag, BadTrace, ValueError) as error:
         typer.echo(f"pdgate plan: {error}", err=True)
         raise typer.Exit(2) from None
     if json_:

@@ -14,8 +14,8 @@ from math import ceil, gcd
 from typing import Final
 
 from pdgate.lab.simulator.bound.needs import needs
-from pdgate.lab.simulator.trace import Ask
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.trace import TraceCall
+from pdgate.lab.simulator.world import WorldPlan, run
 
 GROWS: Final = 8
 """Of so many engines of a side one more is tried at a time."""
@@ -73,8 +73,8 @@ class Planned:
 
 
 def planned(
-    base: Plan,
-    asks: Sequence[Ask],
+    base: WorldPlan,
+    asks: Sequence[TraceCall],
     wanted: float,
     most: int,
     progress: Callable[[Tried], None] = lambda tried: None,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pdgate.lab.simulator.outcome import Outcome
+from pdgate.lab.simulator.outcome import SimulatedOutcome
 from pdgate.lab.simulator.spread import Spread, some
 from pdgate.lab.simulator.world import Ran
 from pdgate.protocols.instance import Role
@@ -82,7 +82,7 @@ def imbalance(busy: Sequence[float]) -> float:
     return max(busy) / mean if mean else 1.0
 
 
-def times(outcomes: Sequence[Outcome]) -> tuple[list[float], list[float]]:
+def times(outcomes: Sequence[SimulatedOutcome]) -> tuple[list[float], list[float]]:
     """TTFTs and TPOTs, sorted, for charts."""
     return sorted(some(o.ttft for o in outcomes)), sorted(some(o.tpot for o in outcomes))
 

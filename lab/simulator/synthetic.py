@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask, hashed
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall, hashed
 
 LONGEST_PROMPT: Final = 120_000
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TrafficShape:
     """
     Attributes:
         prompt, prompt_spread: Of a first turn, log-normal: the median of its tokens, and the deviation
@@ -49,9 +49,9 @@ class Shape:
     period: float = 120.0
 
 
-SHAPES: Final[Mapping[str, Shape]] = {
-    "conversations": Shape(),
-    "agents": Shape(
+SHAPES: Final[Mapping[str, TrafficShape]] = {
+    "conversations": TrafficShape(),
+    "agents": TrafficShape(
         *(1500, 0.6, 120, 0.6),
         goes_on=0.9,
         pause=8.0,
@@ -59,17 +59,17 @@ SHAPES: Final[Mapping[str, Shape]] = {
         systems=12,
         system=8192,
     ),
-    "chats": Shape(900, 0.8, 500, 0.6, goes_on=0.6, pause=40.0, question=120),
-    "documents": Shape(14_000, 0.7, 250, 0.5, goes_on=0.1),
-    "bursts": Shape(burst=3.0),
+    "chats": TrafficShape(900, 0.8, 500, 0.6, goes_on=0.6, pause=40.0, question=120),
+    "documents": TrafficShape(14_000, 0.7, 250, 0.5, goes_on=0.1),
+    "bursts": TrafficShape(burst=3.0),
 }
 
 
 def conversations(
-    calls: int, per_second: float, random: Random, shape: Shape = SHAPES["conversations"]
-) -> list[Ask]:
+    calls: int, per_second: float, random: Random, shape: TrafficShape = SHAPES["conversations"]
+) -> list[TraceCall]:
     """So many calls at that rate, by conversations that begin at random."""
-    asks: list[Ask] = []
+    asks: list[TraceCall] = []
     fresh = 0
     begin = 0.0
     # Each conversation has 1 / (1 - goes_on) turns on average.
@@ -90,7 +90,7 @@ def conversations(
                 fresh += 1
                 blocks.append(hashed(fresh))
             answer = _length(random, shape.answer, shape.answer_spread, shape.longest_answer)
-            asks.append(Ask(at, tokens, answer, tuple(blocks[: tokens // BLOCK_TOKENS])))
+            asks.append(TraceCall(at, tokens, answer, tuple(blocks[: tokens // BLOCK_TOKENS])))
             if random.random() >= shape.goes_on:
                 break
             at += random.expovariate(1 / shape.pause)
@@ -99,7 +99,7 @@ def conversations(
     return asks[:calls]
 
 
-def _pace(shape: Shape, at: float) -> float:
+def _pace(shape: TrafficShape, at: float) -> float:
     """Times the mean, which is that of a period: what a burst has more, the rest has less."""
     if shape.burst == 1:
         return 1.0

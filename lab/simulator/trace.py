@@ -20,6 +20,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from pdgate.protocols.media import MOST_ITEMS
+
 BLOCK_TOKENS: Final = 512
 
 _SCATTER: Final = 0x9E3779B97F4A7C15
@@ -34,31 +36,34 @@ class BadTrace(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class TraceCall:
     """One call to come.
 
     Attributes:
         at: Seconds since the start.
         blocks: Hashes of the prompt's full blocks, each of the prefix that ends with it.
+        media: Pictures and the like, which are encoded before the prompt is read.
     """
 
     at: float
     prompt_tokens: int
     answer_tokens: int
     blocks: tuple[int, ...]
+    media: int = 0
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _TraceLine(msgspec.Struct, frozen=True):
     timestamp: Annotated[float, msgspec.Meta(ge=0)]
     input_length: Annotated[int, msgspec.Meta(ge=1)]
     output_length: Annotated[int, msgspec.Meta(ge=0)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]]
+    media: Annotated[int, msgspec.Meta(ge=0, le=MOST_ITEMS)] = 0
 
 
-_decode = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder(_TraceLine).decode
 
 
-def read(path: Path) -> list[Ask]:
+def read(path: Path) -> list[TraceCall]:
     """Raises BadTrace."""
     try:
         with path.open("rb") as lines:
@@ -72,7 +77,7 @@ def read(path: Path) -> list[Ask]:
     return asks
 
 
-def _asks(path: Path, lines: Iterable[bytes]) -> Iterator[Ask]:
+def _asks(path: Path, lines: Iterable[bytes]) -> Iterator[TraceCall]:
     latest = 0.0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -90,12 +95,13 @@ def _asks(path: Path, lines: Iterable[bytes]) -> Iterator[Ask]:
                 f"but {one.input_length} tokens have {full} full blocks"
             )
         latest = one.timestamp
-        yield Ask(
+        yield TraceCall(
             one.timestamp / 1000,
             one.input_length,
             # Even a call for nothing is over with a first token at the earliest.
             max(1, one.output_length),
             tuple(hashed(block) for block in one.hash_ids[:full]),
+            one.media,
         )
 
 
@@ -103,12 +109,12 @@ def hashed(number: int) -> int:
     return (number + 1) * _SCATTER & _MASK
 
 
-def faster(asks: Sequence[Ask], factor: float) -> list[Ask]:
+def faster(asks: Sequence[TraceCall], factor: float) -> list[TraceCall]:
     """The same calls, coming so many times as fast."""
     return [replace(ask, at=ask.at / factor) for ask in asks]
 
 
-def copied(asks: Sequence[Ask], copies: int, random: Random) -> list[Ask]:
+def copied(asks: Sequence[TraceCall], copies: int, random: Random) -> list[TraceCall]:
     """So many populations of users, each of which does the same at another time.
 
     They share no prefixes, and each is ahead by some part of the trace's length, the end of
@@ -117,7 +123,7 @@ def copied(asks: Sequence[Ask], copies: int, random: Random) -> list[Ask]:
     if copies == 1:
         return list(asks)
     length = asks[-1].at
-    several: list[Ask] = []
+    several: list[TraceCall] = []
     for population in range(copies):
         ahead = random.uniform(0, length)
         # Any 64-bit number is as good a hash as any other, as long as they stay distinct.

@@ -1,7 +1,7 @@
 """Usage of an engine: when it was at work, in slices of the simulated time."""
 
 
-class Usage:
+class SimulatedUsage:
     """
     Attributes:
         busy_seconds: In all.

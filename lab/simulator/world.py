@@ -6,16 +6,17 @@ from functools import partial
 from random import Random
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.fleet import SLICE_SECONDS, Fleet, Outage, roles_of
-from pdgate.lab.simulator.gate import Gate
+from pdgate.lab.simulator.encoders import SimulatedEncoders
+from pdgate.lab.simulator.fleet import SLICE_SECONDS, Outage, SimulatedFleet, roles_of
+from pdgate.lab.simulator.gate import SimulatedGate
 from pdgate.lab.simulator.hardware import PRESETS, Hardware
 from pdgate.lab.simulator.journey import Journey, Roads
-from pdgate.lab.simulator.links import Links
-from pdgate.lab.simulator.outcome import Outcome
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
+from pdgate.lab.simulator.links import SimulatedLinks
+from pdgate.lab.simulator.outcome import SimulatedOutcome
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.disaggregation import Always, Rule
+from pdgate.scheduling.disaggregation import Always, SplitRule
 from pdgate.scheduling.policy import DEFAULT, Policy, load
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.prefix import PrefixIndex
@@ -28,11 +29,12 @@ Loads = Callable[[str, PolicyContext], Policy]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WorldPlan:
     """
     Attributes:
         prefill_policy, decode_policy: Names.
-        prefills, decodes, both: Engines that read, that answer, and that do either.
+        prefills, decodes, both, encoders: Engines that read, that answer, that do either, and that encode media.
+        item_seconds: To encode one item.
         staged: Whether decode is chosen when prefill has answered.
         rule: Makes the rule that says which calls are split.
         limits: Of those that are let in at a time.
@@ -44,12 +46,14 @@ class Plan:
     decodes: int = 8
     hardware: Hardware = PRESETS["8b"]
     targets: Targets = field(default_factory=Targets)
-    rule: Callable[[], Rule] = Always
+    rule: Callable[[], SplitRule] = Always
     limits: Limits = field(default_factory=Limits)
     outages: Sequence[Outage] = ()
     staged: bool = False
     seed: int = 0
     both: int = 0
+    encoders: int = 0
+    item_seconds: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,9 @@ class Ran:
         moved_tokens: Whose KV went from one engine to another.
     """
 
-    plan: Plan
+    plan: WorldPlan
     roles: Mapping[str, Role]
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[SimulatedOutcome]
     seconds: float
     slice_seconds: float
     busy: Mapping[str, Sequence[float]]
@@ -76,8 +80,8 @@ class Ran:
 
 
 def run(
-    plan: Plan,
-    asks: Sequence[Ask],
+    plan: WorldPlan,
+    asks: Sequence[TraceCall],
     *,
     policy: Loads = load,
     progress: Callable[[int], None] = lambda done: None,
@@ -86,8 +90,8 @@ def run(
     # One source of chance for each purpose, so that one more draw here changes nothing there.
     seeds = Random(plan.seed)
     agenda = Agenda()
-    roles = roles_of(plan.prefills, plan.decodes, plan.both)
-    fleet = Fleet(roles, plan.hardware, agenda, Random(seeds.random()))
+    roles = roles_of(plan.prefills, plan.decodes, plan.both, plan.encoders)
+    fleet = SimulatedFleet(roles, plan.hardware, agenda, Random(seeds.random()))
     fleet.plan(plan.outages)
     index = PrefixIndex(block_tokens=BLOCK_TOKENS, max_bytes=INDEX_BYTES)
 
@@ -103,12 +107,19 @@ def run(
         rule=plan.rule(),
         prefixes=index,
     )
-    gate = Gate(plan.limits, fleet.endpoints, agenda)
+    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda)
     scheduler.freed = gate.look
-    roads = Roads(agenda, scheduler, fleet.engines, Links(agenda, plan.hardware), plan.staged)
+    roads = Roads(
+        agenda,
+        scheduler,
+        fleet.engines,
+        SimulatedLinks(agenda, plan.hardware),
+        SimulatedEncoders(agenda, plan.item_seconds, apart=plan.encoders > 0),
+        plan.staged,
+    )
     journeys: list[Journey] = []
 
-    def come(number: int, ask: Ask) -> None:
+    def come(number: int, ask: TraceCall) -> None:
         def over() -> None:
             progress(1)
             gate.ended()

@@ -1,8 +1,7 @@
 """The `doctor` command.
 
-How engines are configured is the gateway's to read, which commands for operators do not import; so
-`Configured`, the reading, is handed in where the command line is put together
-(src/pdgate/__main__.py).
+How engines are configured is the gateway's to read, and what they start with theirs to judge, which commands for
+operators do not import; so both are `Handed` in where the command line is put together (src/pdgate/__main__.py).
 """
 
 import json
@@ -22,9 +21,13 @@ if TYPE_CHECKING:
     from pdgate.operations.doctor.seen import Gatewise
 
 FLEET, GATEWAY, WAY = "The fleet, as for pdgate serve", "The fleet of a running gateway", "How"
+START = "Engines that are yet to be started"
 
 Urls = list[str] | None
-_NOT_SERVES: Final = ("gateway", "admin_token_file", "remember", "timeout", "probe", "as_json")
+_NOT_SERVES: Final = (
+    *("gateway", "admin_token_file", "remember", "timeout", "probe", "as_json"),
+    "start",
+)
 """Flags that `pdgate serve` has not, or that mean something else there."""
 
 
@@ -51,6 +54,20 @@ class Configured(Protocol):
 
 Reads = Callable[[Path | None, Mapping[str, Any]], Configured]
 """Of a file and the flags of `pdgate serve`; raises ValueError with a sentence."""
+
+
+class Handed(Protocol):
+    """
+    Attributes:
+        why_not: What stands against a start by a command line, a sentence each; raises ValueError for no
+            command of an engine.
+    """
+
+    @property
+    def engines(self) -> Reads: ...
+
+    @property
+    def why_not(self) -> Callable[[str], Sequence[str]]: ...
 
 
 def _option(panel: str, help: str) -> Any:
@@ -96,6 +113,10 @@ def doctor(
         str | None, _option(GATEWAY, "Its URL, or that of its admin listener.")
     ] = None,
     admin_token_file: Annotated[Path | None, _option(GATEWAY, "File with the admin token.")] = None,
+    start: Annotated[
+        list[str] | None,
+        _option(START, "'vllm serve ...' or 'pdgate engine ...'; nothing is started; repeat it."),
+    ] = None,
     probe: Annotated[
         bool,
         typer.Option(
@@ -160,7 +181,8 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
     from pdgate.operations.doctor.collect import fleet_of
     from pdgate.operations.doctor.examining import Wish, read_ids
 
-    reads: Reads = context.find_root().obj
+    handed: Handed = context.find_root().obj
+    reads = handed.engines
     of_serve = {name: value for name, value in flags.items() if name not in _NOT_SERVES}
     told = reads(of_serve.pop("config"), of_serve)
     instances: Sequence[Instance] = told.instances
@@ -170,10 +192,11 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
             raise BadAsk("say either --gateway, or which engines there are")
         with asking(flags["gateway"], flags["admin_token_file"]) as gateway:
             instances, gatewise = fleet_of(gateway)
-    if not instances:
+    if not instances and not flags["start"]:
         raise BadAsk(
             "there are no engines to look at: name some (--prefill URL --decode URL, or --config "
-            "FILE), or a gateway that has them from a directory (--gateway URL)"
+            "FILE), a gateway that has them from a directory (--gateway URL), or how one is to be "
+            "started (--start COMMAND)"
         )
     return Wish(
         instances,
@@ -183,6 +206,7 @@ def _wish(context: typer.Context, flags: Mapping[str, Any]) -> "Wish":
         read_ids(flags["remember"]) if flags["remember"] else {},
         gatewise,
         told.kv_secrets,
+        {command: handed.why_not(command) for command in flags["start"] or ()},
     )
 
 

@@ -15,7 +15,7 @@ import httpx2
 
 from pdgate.operations.asking import BadAsk, Gateway, GatewayAway
 from pdgate.operations.doctor import parsing
-from pdgate.operations.doctor.seen import Bootstrap, Connector, Gatewise, Seen
+from pdgate.operations.doctor.seen import Gatewise, SeenBootstrap, SeenConnector, SeenEngine
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Instance, Role
 
@@ -32,7 +32,7 @@ ASKED_BY_QUERY = ("", "c", "d")
 INSTANCES_PATH = "/admin/instances"
 
 
-async def look(client: httpx2.AsyncClient, instance: Instance) -> Seen:
+async def look(client: httpx2.AsyncClient, instance: Instance) -> SeenEngine:
     """Everything that goes wrong is part of what is seen."""
     asked = _Asked(client, instance.url)
     try:
@@ -41,7 +41,7 @@ async def look(client: httpx2.AsyncClient, instance: Instance) -> Seen:
         after = time.time()
         models = await client.get(f"{instance.url}/v1/models")
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return Seen(instance=instance, trouble=str(error) or type(error).__name__)
+        return SeenEngine(instance=instance, trouble=str(error) or type(error).__name__)
     cards, kind, created = parsing.cards(_json(models))
     page = await asked.page()
     version = (await asked.json("/version") or {}).get("version", "")
@@ -71,10 +71,10 @@ async def look(client: httpx2.AsyncClient, instance: Instance) -> Seen:
         seen |= {"text_tokens": parsing.tokens(text), "chat_tokens": parsing.tokens(chat)}
         seen["events"] = parsing.events(await asked.json("/kv_event_sources"), instance.host)
     seen["bootstrap"] = await _bootstrap(client, instance, kind)
-    return Seen(**seen)
+    return SeenEngine(**seen)
 
 
-async def page_of(client: httpx2.AsyncClient, instance: Instance) -> parsing.Page:
+async def page_of(client: httpx2.AsyncClient, instance: Instance) -> parsing.SeenMetrics:
     """Empty if it has none."""
     return await _Asked(client, instance.url).page()
 
@@ -96,12 +96,12 @@ class _Asked:
             return None
         return _json(answer)
 
-    async def page(self) -> parsing.Page:
+    async def page(self) -> parsing.SeenMetrics:
         try:
             answer = await self._client.get(f"{self._url}/metrics")
-            return parsing.page(answer.text) if answer.status_code == 200 else parsing.Page()
+            return parsing.page(answer.text) if answer.status_code == 200 else parsing.SeenMetrics()
         except (httpx2.HTTPError, ValueError):
-            return parsing.Page()
+            return parsing.SeenMetrics()
 
 
 def _json(answer: httpx2.Response) -> Any:
@@ -130,11 +130,13 @@ async def _shown(asked: _Asked, kind: str) -> dict[str, Any]:
         "block_tokens": told.block_tokens,
         "kv_dtype": told.kv_dtype,
         "prefix_caching": told.prefix_caching,
-        "connector": Connector(role=told.role),
+        "connector": SeenConnector(role=told.role),
     }
 
 
-async def _bootstrap(client: httpx2.AsyncClient, instance: Instance, kind: str) -> Bootstrap | None:
+async def _bootstrap(
+    client: httpx2.AsyncClient, instance: Instance, kind: str
+) -> SeenBootstrap | None:
     """None where none is needed."""
     if instance.protocol != MOONCAKE or not instance.role.serves(Role.PREFILL):
         return None
@@ -147,13 +149,13 @@ async def _bootstrap(client: httpx2.AsyncClient, instance: Instance, kind: str) 
         # Generation a has none, and is what only an old vLLM speaks.
         wanted = instance.kv or instance.generation or kind in (VLLM, OURS)
         why = str(error) or type(error).__name__
-        return Bootstrap(f"{url}: {why}") if wanted else None
+        return SeenBootstrap(f"{url}: {why}") if wanted else None
     if answer.status_code != 200:
         # Generation b has one without /query.
         asked_for = instance.generation or kind in (VLLM, OURS)
-        return Bootstrap(f"{url}/query answered {answer.status_code}") if asked_for else None
+        return SeenBootstrap(f"{url}/query answered {answer.status_code}") if asked_for else None
     found = parsing.bootstrap(_json(answer))
-    return Bootstrap(f"{url}: {found.trouble}") if found.trouble else found
+    return SeenBootstrap(f"{url}: {found.trouble}") if found.trouble else found
 
 
 def fleet_of(gateway: Gateway) -> tuple[list[Instance], list[Gatewise]]:

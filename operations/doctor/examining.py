@@ -8,14 +8,14 @@ An engine id that has survived a restart is pinned. Those of the last run are in
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import httpx2
 
 from pdgate.operations.doctor import collect, probing
-from pdgate.operations.doctor.seen import Examined, Gatewise, Probes, Seen
+from pdgate.operations.doctor.seen import Examined, Gatewise, Probes, SeenEngine
 from pdgate.protocols.instance import Instance
 
 AT_A_TIME = 16
@@ -42,6 +42,7 @@ class Wish:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
         before: Engine ids of the last run.
         kv_secrets: Of the fleet, where engines publish KV events for its members alone.
+        starts: Command line of an engine -> what stands against its start.
     """
 
     instances: Sequence[Instance]
@@ -51,6 +52,7 @@ class Wish:
     before: Ids | None = None
     gatewise: Sequence[Gatewise] = ()
     kv_secrets: Sequence[str] = ()
+    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 async def examine(wish: Wish, bar: Bar) -> Examined:
@@ -62,7 +64,8 @@ async def examine(wish: Wish, bar: Bar) -> Examined:
             probes = await probing.probe(client, fleet, bar.step, wish.kv_secrets)
         else:
             probes = Probes(made=False)
-    return Examined(fleet, probes, wish.lease_seconds, wish.before or {}, wish.gatewise)
+    before = wish.before or {}
+    return Examined(fleet, probes, wish.lease_seconds, before, wish.gatewise, wish.starts)
 
 
 def ids_of(examined: Examined) -> Ids:
@@ -100,8 +103,10 @@ def write_ids(path: Path, before: Ids, found: Ids) -> None:
     path.write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
 
 
-async def _look(client: httpx2.AsyncClient, instances: Sequence[Instance], bar: Bar) -> list[Seen]:
-    found: dict[str, Seen] = {}
+async def _look(
+    client: httpx2.AsyncClient, instances: Sequence[Instance], bar: Bar
+) -> list[SeenEngine]:
+    found: dict[str, SeenEngine] = {}
     turns = asyncio.Semaphore(AT_A_TIME)
 
     async def one(instance: Instance) -> None:

@@ -1,4 +1,4 @@
-"""Hashes of a block that all engines hold, from their KV events (extra `kv-events`).
+"""Hashes of a block that all engines hold, from their KV events (of those with a KV secret: extra `kv-events`).
 
     async with listening(fleet) as ears:
         ...                             # give all of them one text
@@ -12,18 +12,18 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from pdgate.cluster.kv_events import curve
-from pdgate.operations.doctor.seen import Events, Seen
+from pdgate.cluster.zmtp import dialled
+from pdgate.cluster.zmtp.wire import EndedConnection, Wire
+from pdgate.operations.doctor.seen import SeenEngine, SeenEvents
 from pdgate.protocols.extras import install
 
-if TYPE_CHECKING:
-    import zmq.asyncio
-
 CONNECT_SECONDS: Final = 3.0
+MOST_BATCH_BYTES: Final = 64 << 20
 HEAR_SECONDS: Final = 3.0
 """After the call has ended; engines publish in the step that filled the block."""
 
@@ -33,16 +33,18 @@ NOBODY: Final = "fewer than two engines publish KV events (vLLM: --kv-events-con
 Name = int | bytes | str
 
 
-def why_not(fleet: Iterable[Seen]) -> str:
+def why_not(fleet: Iterable[SeenEngine]) -> str:
     """What stands against it; empty if nothing does."""
-    if len([seen for seen in fleet if seen.events is not None]) < 2:
+    there = [seen.events for seen in fleet if seen.events is not None]
+    if len(there) < 2:
         return NOBODY
-    return "" if find_spec("zmq") else NEEDS
+    encrypted = any(curve.FIELD in events.source for events in there)
+    return NEEDS if encrypted and find_spec("nacl") is None else ""
 
 
 class Ears:
-    def __init__(self, sockets: "Mapping[str, zmq.asyncio.Socket]") -> None:
-        self._sockets = sockets
+    def __init__(self, wires: Mapping[str, Wire]) -> None:
+        self._wires = wires
 
     async def names(self, tokens: Mapping[str, Sequence[int]]) -> dict[str, tuple[Name, ...]]:
         """Engine -> what it calls the blocks of a prompt that it was given, as far as it was heard.
@@ -55,66 +57,61 @@ class Ears:
             try:
                 async with asyncio.timeout(HEAR_SECONDS):
                     while True:
-                        frames = await self._sockets[engine].recv_multipart()
+                        frames = await self._wires[engine].receive()
                         for event in _events(frames[-1]):
                             if (names := _first_blocks(event, wanted)) is not None:
                                 found[engine] = names
                                 return
-            except TimeoutError:
+            except (EndedConnection, OSError, EOFError):
+                # Too late, or its engine has left.
                 return
 
         async with asyncio.TaskGroup() as group:
             for engine, wanted in tokens.items():
-                if engine in self._sockets:
+                if engine in self._wires:
                     group.create_task(hear(engine, wanted))
         return found
 
 
 @asynccontextmanager
-async def listening(fleet: Iterable[Seen], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
-    """To all that publish, and could be connected to. Needs pyzmq."""
-    import zmq
-    import zmq.asyncio
-    from zmq.utils.monitor import recv_monitor_message
-
-    async def ear(context: zmq.asyncio.Context, events: Events) -> zmq.asyncio.Socket | None:
-        try:
-            proven = curve.listening(events.source, kv_secrets)
-        except curve.Unproven:
-            return None
-        socket = context.socket(zmq.SUB)
-        if proven is not None:
-            proven.of(socket)
-        socket.setsockopt(zmq.IPV6, 1)
-        socket.subscribe(b"")
-        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        try:
-            socket.connect(events.endpoint)
-            async with asyncio.timeout(CONNECT_SECONDS):
-                await recv_monitor_message(monitor)
-        except (TimeoutError, zmq.ZMQError):
-            return None
-        return socket
-
-    context = zmq.asyncio.Context()
+async def listening(fleet: Iterable[SeenEngine], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
+    """To all that publish, and could be connected to."""
+    wires: dict[str, Wire] = {}
     try:
-        sockets = {}
         for seen in fleet:
             if seen.events is not None:
-                socket = await ear(context, seen.events)
-                if socket is not None:
-                    sockets[seen.id] = socket
-        yield Ears(sockets)
+                wire = await _ear(seen.events, kv_secrets)
+                if wire is not None:
+                    wires[seen.id] = wire
+        yield Ears(wires)
     finally:
-        # Sockets and their monitors; `term` would wait for them.
-        context.destroy(linger=0)
+        for wire in wires.values():
+            wire.close()
+
+
+async def _ear(events: SeenEvents, kv_secrets: Sequence[str]) -> Wire | None:
+    try:
+        proven = curve.listening(events.source, kv_secrets)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            wire = await dialled.dial(
+                events.endpoint, dialled.SUB, MOST_BATCH_BYTES, _at_once, proven
+            )
+    except (curve.UnprovenPublisher, EndedConnection, OSError, UnicodeError):
+        return None
+    dialled.subscribe(wire, "")
+    return wire
+
+
+async def _at_once() -> None:
+    """Nothing else is served meanwhile."""
+    await asyncio.sleep(0)
 
 
 def _events(payload: bytes) -> list[Any]:
     try:
         batch = msgspec.msgpack.decode(payload)
         return list(batch[1])
-    except (msgspec.DecodeError, TypeError, IndexError, KeyError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, IndexError, KeyError):
         return []
 
 

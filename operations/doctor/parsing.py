@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pdgate.operations.doctor.seen import Bootstrap, Card, Connector, Events
+from pdgate.operations.doctor.seen import Card, SeenBootstrap, SeenConnector, SeenEvents
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Role
 
@@ -50,7 +50,7 @@ _WILDCARDS: Final = ("*", "0.0.0.0", "[::]", "")
 
 
 @dataclass(slots=True)
-class Page:
+class SeenMetrics:
     """Of /metrics, what the doctor wants.
 
     Attributes:
@@ -69,9 +69,9 @@ class Page:
     any: bool = False
 
 
-def page(text: str) -> Page:
+def page(text: str) -> SeenMetrics:
     """Raises ValueError for what is no page of metrics."""
-    found = Page()
+    found = SeenMetrics()
     for family in text_string_to_metric_families(text):
         found.any = True
         found.has_nixl = found.has_nixl or family.name.startswith(OF_NIXL)
@@ -114,15 +114,16 @@ def cards(body: Any) -> tuple[dict[str, Card], str, float | None]:
     )
 
 
-def vllm_connector(body: Any) -> Connector:
+def vllm_connector(body: Any) -> SeenConnector:
     """Of /server_info?config_format=json, which only vLLM's development mode has."""
     given = _dict(_dict(body, "vllm_config"), "kv_transfer_config")
     lease = _dict(given, "kv_connector_extra_config").get("kv_lease_duration")
-    return Connector(
+    return SeenConnector(
         _text(given, "kv_connector"),
         _CONNECTOR_ROLES.get(_text(given, "kv_role")),
         _text(given, "engine_id"),
         float(lease) if isinstance(lease, int | float) else None,
+        _text(_dict(_dict(body, "vllm_config"), "ec_transfer_config"), "ec_role"),
     )
 
 
@@ -149,7 +150,7 @@ def sglang_info(body: Any) -> SglangInfo:
     )
 
 
-def bootstrap(body: Any) -> Bootstrap:
+def bootstrap(body: Any) -> SeenBootstrap:
     """Of GET <bootstrap>/query."""
     try:
         ids = tuple(engine for _, engine in mooncake.engine_ids(body))
@@ -161,20 +162,22 @@ def bootstrap(body: Any) -> Bootstrap:
         ]
         workers = tuple((one.hostname or "", one.port or 0) for one in addresses)
     except (ValueError, AttributeError, TypeError) as error:
-        return Bootstrap(f"it is no bootstrap server: {error}")
+        return SeenBootstrap(f"it is no bootstrap server: {error}")
     if not ids:
-        return Bootstrap("it knows no engine yet")
-    return Bootstrap("", ids, workers)
+        return SeenBootstrap("it knows no engine yet")
+    return SeenBootstrap("", ids, workers)
 
 
-def events(body: Any, host: str) -> Events | None:
+def events(body: Any, host: str) -> SeenEvents | None:
     """Of /kv_event_sources, the first rank's; a wildcard becomes the engine's host."""
     first = next(iter(body.values()), None) if isinstance(body, dict) else None
     endpoint = _text(first, "endpoint")
     if not isinstance(first, dict) or not endpoint:
         return None
     replay = _text(first, "replay_endpoint")
-    return Events(_dialled(endpoint, host), _dialled(replay, host), _text(first, "topic"), first)
+    return SeenEvents(
+        _dialled(endpoint, host), _dialled(replay, host), _text(first, "topic"), first
+    )
 
 
 def tokens(body: Any) -> tuple[int, ...] | None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import httpx2
 
 from pdgate.operations.doctor import collect, hashes, parsing
-from pdgate.operations.doctor.seen import Crossing, Dial, Examined, Kept, Probes, Seen
+from pdgate.operations.doctor.seen import Crossing, Dial, Examined, Probes, SeenEngine, SeenKept
 from pdgate.protocols.dialects import nixl
 from pdgate.protocols.dialects.sglang import DEFAULT_PORT as SGLANG_PORT
 from pdgate.protocols.instance import Role
@@ -47,7 +47,7 @@ def prompt() -> str:
     return f"{uuid.uuid4().hex} " + " ".join(map(str, range(NUMBERS)))
 
 
-def steps(fleet: Sequence[Seen]) -> int:
+def steps(fleet: Sequence[SeenEngine]) -> int:
     """How many there are, for a progress bar."""
     examined = Examined(fleet, Probes())
     able = [seen for seen in examined.well if seen.instance.protocol in ANSWER_ALONE]
@@ -56,7 +56,7 @@ def steps(fleet: Sequence[Seen]) -> int:
 
 async def probe(
     client: httpx2.AsyncClient,
-    fleet: Sequence[Seen],
+    fleet: Sequence[SeenEngine],
     step: Step,
     kv_secrets: Sequence[str] = (),
 ) -> Probes:
@@ -110,11 +110,11 @@ async def _alone(
                 )
 
 
-def _bears_hand_over(seen: Seen) -> bool:
+def _bears_hand_over(seen: SeenEngine) -> bool:
     return seen.instance.protocol == NIXL and (seen.kind == collect.OURS or seen.has_nixl is True)
 
 
-def _crossings(examined: Examined) -> list[tuple[Seen, Seen]]:
+def _crossings(examined: Examined) -> list[tuple[SeenEngine, SeenEngine]]:
     """Each prefill engine with one decode engine, and each of these with one of those."""
     pairs = [pair for pair in examined.pairs() if all(map(_bears_hand_over, pair))]
     seen: set[str] = set()
@@ -128,16 +128,16 @@ def _crossings(examined: Examined) -> list[tuple[Seen, Seen]]:
     return chosen
 
 
-async def _keep(client: httpx2.AsyncClient, seen: Seen, text: str) -> Kept:
+async def _keep(client: httpx2.AsyncClient, seen: SeenEngine, text: str) -> SeenKept:
     answer = await _ask(client, seen, {"prompt": text, nixl.FIELD: nixl.ASK})
     if isinstance(answer, str):
-        return Kept(trouble=answer)
+        return SeenKept(trouble=answer)
     params = answer.get(nixl.FIELD)
-    return Kept(params if isinstance(params, dict) and params else None)
+    return SeenKept(params if isinstance(params, dict) and params else None)
 
 
 async def _cross(
-    client: httpx2.AsyncClient, examined: Examined, prefill: Seen, decode: Seen
+    client: httpx2.AsyncClient, examined: Examined, prefill: SeenEngine, decode: SeenEngine
 ) -> None:
     """What prefill keeps is fetched at once, so that nothing expires there."""
     probes = examined.probes
@@ -150,7 +150,7 @@ async def _cross(
 
 
 async def _fetch(
-    client: httpx2.AsyncClient, prefill: Seen, decode: Seen, text: str, kept: Kept
+    client: httpx2.AsyncClient, prefill: SeenEngine, decode: SeenEngine, text: str, kept: SeenKept
 ) -> Crossing:
     before = await collect.page_of(client, decode.instance)
     answer = await _ask(client, decode, {"prompt": text, nixl.FIELD: kept.params})
@@ -165,7 +165,7 @@ async def _fetch(
 
 
 async def _taken(
-    client: httpx2.AsyncClient, decode: Seen, before: parsing.Page, wanted: int
+    client: httpx2.AsyncClient, decode: SeenEngine, before: parsing.SeenMetrics, wanted: int
 ) -> int | None:
     """Tokens from prefill that it counts since then; others' calls count along."""
     if before.taken_tokens is None:
@@ -184,7 +184,7 @@ async def _taken(
 
 
 async def _ask(
-    client: httpx2.AsyncClient, seen: Seen, fields: dict[str, Any]
+    client: httpx2.AsyncClient, seen: SeenEngine, fields: dict[str, Any]
 ) -> dict[str, Any] | str:
     """The answer, or what came instead of a good one."""
     model = seen.instance.model or min(seen.cards)
@@ -210,7 +210,7 @@ def _message(body: Any) -> str:
     return (message if isinstance(message, str) else json.dumps(body))[:MAX_SHOWN]
 
 
-async def _tokens(client: httpx2.AsyncClient, seen: Seen, text: str) -> tuple[int, ...]:
+async def _tokens(client: httpx2.AsyncClient, seen: SeenEngine, text: str) -> tuple[int, ...]:
     model = seen.instance.model or min(seen.cards)
     try:
         answer = await client.post(
@@ -221,7 +221,7 @@ async def _tokens(client: httpx2.AsyncClient, seen: Seen, text: str) -> tuple[in
         return ()
 
 
-def _addresses(examined: Examined, prefill: Seen) -> list[tuple[str, int]]:
+def _addresses(examined: Examined, prefill: SeenEngine) -> list[tuple[str, int]]:
     """Where its KV is fetched, each once; without those that mean another machine there."""
     found = []
     kept = examined.probes.kept.get(prefill.id)

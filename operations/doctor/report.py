@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
+from rich.markup import escape as markup_free
 from rich.table import Table
 
-from pdgate.operations.doctor.checks import CHECKS, Finding, Grade, Way
+from pdgate.cluster.printable import printable
+from pdgate.operations.doctor.checks import CHECKS, CheckWay, Finding, Grade
 from pdgate.operations.doctor.examining import NO_PROBES
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 
 LEAST_WIDTH = 120
 SHOWN_ID = 16
@@ -20,7 +21,7 @@ COLOURS = {Grade.WRONG: "red", Grade.BEWARE: "yellow"}
 def not_checked(examined: Examined) -> dict[str, str]:
     """Check -> why nothing is known of it."""
     if not examined.probes.made:
-        return {check.id: NO_PROBES for check in CHECKS if check.way is Way.PROBE}
+        return {check.id: NO_PROBES for check in CHECKS if check.way is CheckWay.PROBE}
     return dict(examined.probes.not_checked)
 
 
@@ -34,17 +35,21 @@ def as_json(examined: Examined, findings: Sequence[Finding]) -> dict[str, Any]:
 
 def show(console: Console, examined: Examined, findings: Sequence[Finding]) -> None:
     console.width = max(console.width, LEAST_WIDTH)
-    console.print(_engines(examined))
+    if examined.fleet:
+        console.print(_engines(examined))
     if findings:
         console.print(_findings(findings))
     skipped: dict[str, list[str]] = {}
     for check, why in not_checked(examined).items():
         skipped.setdefault(why, []).append(check)
     for why, checks in skipped.items():
-        console.print(f"not checked: {', '.join(checks)}; {why}", style="dim", markup=False)
+        console.print(
+            printable(f"not checked: {', '.join(checks)}; {why}"), style="dim", markup=False
+        )
     wrong = sum(finding.check.grade is Grade.WRONG for finding in findings)
     if not findings:
-        console.print(f"nothing wrong was found with {len(examined.fleet)} engines", style="green")
+        count = len(examined.fleet) + len(examined.starts)
+        console.print(f"nothing wrong was found with {count} engines", style="green")
     else:
         console.print(f"{wrong} wrong, {len(findings) - wrong} to beware of", style="bold")
 
@@ -57,7 +62,7 @@ def _engines(examined: Examined) -> Table:
         told = _engine(examined, seen)
         table.add_row(
             *(
-                escape(text)
+                _plain(text)
                 for text in (
                     seen.id,
                     seen.instance.role.value,
@@ -73,7 +78,7 @@ def _engines(examined: Examined) -> Table:
     return table
 
 
-def _engine(examined: Examined, seen: Seen) -> dict[str, Any]:
+def _engine(examined: Examined, seen: SeenEngine) -> dict[str, Any]:
     kept = examined.probes.kept.get(seen.id)
     where = [kept.address] if kept is not None and kept.address is not None else []
     where += [] if seen.bootstrap is None else seen.bootstrap.workers
@@ -103,9 +108,14 @@ def _findings(findings: Sequence[Finding]) -> Table:
         check = finding.check
         table.add_row(
             f"[{COLOURS[check.grade]}]{check.id}[/]",
-            escape("\n".join(finding.instances)),
-            f"{escape(check.finds)}: [bold]{escape(finding.found)}[/]\n"
-            f"{escape(check.why)}\n"
-            f"[green]{escape(check.cure)}[/]",
+            "\n".join(map(_plain, finding.instances)),
+            f"{_plain(check.finds)}: [bold]{_plain(finding.found)}[/]\n"
+            f"{_plain(check.why)}\n"
+            f"[green]{_plain(check.cure)}[/]",
         )
     return table
+
+
+def _plain(text: str) -> str:
+    """Of engines: no markup, and nothing that a terminal obeys."""
+    return markup_free(printable(text))

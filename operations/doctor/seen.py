@@ -20,17 +20,19 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Connector:
+class SeenConnector:
     """What moves KV, as an engine that shows its configuration says; empty for what it does not."""
 
     name: str = ""
     role: Role | None = None
     engine_id: str = ""
     lease_seconds: float | None = None
+    embeddings: str = ""
+    """Its role towards encoders, as vLLM spells it: ec_producer, ec_consumer, ec_both."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrap:
+class SeenBootstrap:
     """What answered at the address of a Mooncake bootstrap server.
 
     Attributes:
@@ -44,7 +46,7 @@ class Bootstrap:
 
 
 @dataclass(frozen=True, slots=True)
-class Events:
+class SeenEvents:
     """Where KV events are published; an address that others can dial.
 
     Attributes:
@@ -58,7 +60,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class SeenEngine:
     """One engine, looked at. None or empty is what it does not say.
 
     Attributes:
@@ -91,9 +93,9 @@ class Seen:
     closes: bool = False
     text_tokens: tuple[int, ...] | None = None
     chat_tokens: tuple[int, ...] | None = None
-    connector: Connector = Connector()
-    bootstrap: Bootstrap | None = None
-    events: Events | None = None
+    connector: SeenConnector = SeenConnector()
+    bootstrap: SeenBootstrap | None = None
+    events: SeenEvents | None = None
     has_nixl: bool | None = None
     shows_all: bool = False
 
@@ -111,7 +113,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SeenKept:
     """What an engine answered that was asked to keep the KV of a prompt.
 
     Attributes:
@@ -174,8 +176,8 @@ class Probes:
     """
 
     made: bool = True
-    kept: dict[str, Kept] = field(default_factory=dict)
-    turned: dict[str, Kept] = field(default_factory=dict)
+    kept: dict[str, SeenKept] = field(default_factory=dict)
+    turned: dict[str, SeenKept] = field(default_factory=dict)
     crossings: list[Crossing] = field(default_factory=list)
     silent: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -200,22 +202,24 @@ class Examined:
     Attributes:
         lease_seconds: How long the gateway believes prefill to keep KV; None for what the protocol says.
         before: Engine's URL -> its engine id and `started` in the last run.
+        starts: Command line of an engine -> what stands against its start.
     """
 
-    fleet: Sequence[Seen]
+    fleet: Sequence[SeenEngine]
     probes: Probes
     lease_seconds: float | None = None
     before: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     gatewise: Sequence[Gatewise] = ()
+    starts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
-    def well(self) -> list[Seen]:
+    def well(self) -> list[SeenEngine]:
         return [seen for seen in self.fleet if seen.well]
 
-    def of(self, role: Role) -> list[Seen]:
+    def of(self, role: Role) -> list[SeenEngine]:
         return [seen for seen in self.well if seen.instance.role.serves(role)]
 
-    def pairs(self) -> Iterable[tuple[Seen, Seen]]:
+    def pairs(self) -> Iterable[tuple[SeenEngine, SeenEngine]]:
         """Prefill and decode engines that speak the same, and serve a model together."""
         for prefill in self.of(Role.PREFILL):
             for decode in self.of(Role.DECODE):
@@ -224,7 +228,7 @@ class Examined:
                 if prefill.models & decode.models:
                     yield prefill, decode
 
-    def engine_id(self, seen: Seen) -> str:
+    def engine_id(self, seen: SeenEngine) -> str:
         """What decode engines know a prefill engine by; empty if nothing says it."""
         kept = self.probes.kept.get(seen.id)
         told = "" if kept is None else kept.text("remote_engine_id")

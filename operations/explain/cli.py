@@ -21,6 +21,7 @@ def explain(
 
     The gateway must run with --debug-routes, or with an admin token, which is needed here then.
     """
+    from pdgate.cluster.printable import printable
     from pdgate.operations.asking import BadAsk, GatewayAway, asking
     from pdgate.operations.explain.collect import record_of
     from pdgate.operations.explain.story import story
@@ -34,4 +35,5 @@ def explain(
     except GatewayAway as error:
         typer.echo(f"pdgate explain: {error}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(json.dumps(record, indent=2) if as_json else "\n".join(story(record)))
+    lines = map(printable, () if as_json else story(record))
+    typer.echo(json.dumps(record, indent=2) if as_json else "\n".join(lines))

@@ -15,8 +15,13 @@ What a gateway of another version does not tell is left out.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pdgate.scheduling.decision_trace import written
+
 BAR: Final = 32
 """Characters of a timeline."""
+
+SAME_MS: Final = 0.1
+"""What a line would show as the same time."""
 
 Json = Mapping[str, Any]
 
@@ -43,11 +48,19 @@ def story(record: Json) -> list[str]:
     whole = max([*ends, record.get("stages_ms", {}).get("total") or 0.0])
     for number, attempt in enumerate(attempts, 1):
         lines.extend(_attempt(number, attempt, choices, whole))
-    stages = record.get("stages_ms") or {}
+    stages = _stages(record.get("stages_ms") or {})
     if stages:
         told = ", ".join(f"{name} {time:.1f}" for name, time in stages.items())
         lines.append(f"stages of the last attempt, in ms: {told}")
     return lines
+
+
+def _stages(stages: Mapping[str, float]) -> Mapping[str, float]:
+    """Without `decode_first_byte` where it is `kv_wait` again: D was asked as soon as P had answered."""
+    waited, first = stages.get("kv_wait"), stages.get("decode_first_byte")
+    if waited is None or first is None or abs(waited - first) >= SAME_MS:
+        return stages
+    return {name: time for name, time in stages.items() if name != "decode_first_byte"}
 
 
 def _head(record: Json) -> Iterator[str]:
@@ -127,22 +140,30 @@ def _bar(started: float, ended: float | None, whole: float) -> str:
 def _choice(choice: Json) -> Iterator[str]:
     indent = " " * 11
     considered = choice.get("considered") or ()
+    rule = choice.get("rule") or ()
+    compared = [str(step["by"]) for step in rule if step["by"] != "score"]
     for one in considered:
         if one["instance"] == choice.get("chosen"):
             by = f"chosen by {choice['policy']}: " if choice.get("policy") else ""
-            yield f"{indent}{by}{_reason(one)}"
+            yield f"{indent}{by}{_reason(one, compared)}"
             if choice.get("decided_by"):
                 yield f"{indent}decided by: {choice['decided_by']}"
+            if len(rule) > 1:
+                steps = ", then ".join(str(step.get("words") or step.get("by")) for step in rule)
+                yield f"{indent}by the rule: {steps}"
     others = [one for one in considered if one["instance"] != choice.get("chosen")]
     for one in sorted(others, key=lambda one: -(one.get("score") or 0.0)):
-        yield f"{indent}rather than {one['instance']}: {_reason(one)}"
+        yield f"{indent}rather than {one['instance']}: {_reason(one, compared)}"
     for one in choice.get("left_out") or ():
         yield f"{indent}left out: {one['instance']}, as {one['why']}"
     if choice.get("more"):
         yield f"{indent}and {choice['more']} engines more"
 
 
-def _reason(one: Json) -> str:
-    score = one.get("score")
+def _reason(one: Json, compared: Sequence[str]) -> str:
+    """What the policy says of it, and all that the steps of its rule compare."""
+    score, values = one.get("score"), one.get("values") or {}
+    found = [] if score is None else [f"score {written(score)}"]
+    found.extend(f"{by} {written(values[by])}" for by in dict.fromkeys(compared) if by in values)
     why = one.get("why") or "it gives no reason"
-    return why if score is None else f"{why} (score {score:g})"
+    return f"{why} ({', '.join(found)})" if found else str(why)

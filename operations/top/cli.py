@@ -31,7 +31,7 @@ def top(
 
     from pdgate.operations.asking import BadAsk, GatewayAway, address, token_of
     from pdgate.operations.top import watching
-    from pdgate.operations.top.view import View
+    from pdgate.operations.top.view import TopView
 
     console = Console()
     try:
@@ -46,7 +46,7 @@ def top(
             if as_json:
                 typer.echo(json.dumps(picture))
             else:
-                view = View(at)
+                view = TopView(at)
                 watching.shown(view, picture)
                 console.print(view, height=ONCE_LINES + len(picture["instances"]))
         else:

@@ -32,6 +32,7 @@ SIDES: Final = {"prefill": 0, "both": 1, "decode": 2, "plain": 3}
 COLOURS: Final = {"prefill": "yellow", "both": "cyan", "decode": "blue", "plain": "white"}
 STATES: Final = {
     "up": "green", "slow_start": "yellow", "trial": "yellow", "drained": "yellow",
+    "asleep": "yellow",
     "silent": "red", "down": "red", "ejected": "red",
 }  # fmt: skip
 PHASES: Final = {
@@ -42,7 +43,7 @@ PHASES: Final = {
 }
 
 
-class View:
+class TopView:
     """
     Attributes:
         picture: The last one; None before the first.

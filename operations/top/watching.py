@@ -10,9 +10,10 @@ from time import time
 from rich.console import Console
 from rich.live import Live
 
+from pdgate.cluster.printable import all_printable, printable
 from pdgate.operations.asking import GatewayAway
 from pdgate.operations.top.feed import Away, Picture, pictures
-from pdgate.operations.top.view import View
+from pdgate.operations.top.view import TopView
 
 
 async def once(url: str, token: str) -> Picture:
@@ -33,7 +34,7 @@ async def lines(url: str, token: str, write: Callable[[str], None]) -> None:
 
 async def screen(url: str, token: str, console: Console) -> None:
     """The whole terminal, as large as it is at the moment. Raises BadAsk."""
-    view = View(url)
+    view = TopView(url)
     with Live(view, console=console, screen=True, auto_refresh=False) as live:
 
         def show(one: Picture | Away) -> None:
@@ -49,14 +50,14 @@ async def screen(url: str, token: str, console: Console) -> None:
             loop.remove_signal_handler(signal.SIGWINCH)
 
 
-def shown(view: View, one: Picture | Away) -> None:
+def shown(view: TopView, one: Picture | Away) -> None:
     """The view is brought up to date."""
     view.now = time()
     if isinstance(one, Away):
         since = view.now if view.away is None else view.away[1]
-        view.away = (one.why, since)
+        view.away = (printable(one.why), since)
     else:
-        view.picture, view.away = one, None
+        view.picture, view.away = all_printable(one), None
 
 
 async def _until_stopped(

@@ -11,10 +11,19 @@ Pure: gateway/admission/ has the waiting itself.
 
 from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
 from pdgate.scheduling.admission.limits import Limits
-from pdgate.scheduling.admission.line import Line, Pace, Place
+from pdgate.scheduling.admission.line import Line, LinePlace, Pace
 from pdgate.scheduling.admission.room import NEVER, Ample, Room, seconds_to_read
 
 __all__ = [
-    "LEAST_URGENT", "MOST_URGENT", "NEVER", "ORDINARY", "Ample", "Limits", "Line", "Pace", "Place",
-    "Room", "seconds_to_read",
+    "LEAST_URGENT",
+    "MOST_URGENT",
+    "NEVER",
+    "ORDINARY",
+    "Ample",
+    "Limits",
+    "Line",
+    "LinePlace",
+    "Pace",
+    "Room",
+    "seconds_to_read",
 ]  # fmt: skip

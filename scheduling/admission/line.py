@@ -26,7 +26,7 @@ REMEMBERED: Final = 20
 
 
 @dataclass(slots=True, eq=False)
-class Place:
+class LinePlace:
     """One that waits.
 
     Attributes:
@@ -51,22 +51,22 @@ class _Turns:
         now: Where the turn served last began; a tenant that joins begins no earlier.
     """
 
-    tenants: dict[str, deque[Place]] = field(default_factory=dict)
+    tenants: dict[str, deque[LinePlace]] = field(default_factory=dict)
     had: dict[str, int] = field(default_factory=dict)
     now: int = 0
 
-    def add(self, place: Place) -> None:
+    def add(self, place: LinePlace) -> None:
         queue = self.tenants.get(place.tenant)
         if queue is None:
             queue = self.tenants[place.tenant] = deque()
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
         queue.append(place)
 
-    def first(self) -> Place:
+    def first(self) -> LinePlace:
         """Whose turn it is."""
         return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
 
-    def take(self, place: Place) -> None:
+    def take(self, place: LinePlace) -> None:
         """It is served, as it was the first."""
         tenant = place.tenant
         self.tenants[tenant].popleft()
@@ -74,11 +74,11 @@ class _Turns:
         self.had[tenant] += max(place.tokens, 1)
         self._tidy(tenant)
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: LinePlace) -> None:
         self.tenants[place.tenant].remove(place)
         self._tidy(place.tenant)
 
-    def newest_of_the_longest(self) -> Place:
+    def newest_of_the_longest(self) -> LinePlace:
         return max(self.tenants.values(), key=len)[-1]
 
     def _tidy(self, tenant: str) -> None:
@@ -113,7 +113,7 @@ class _Level:
         """That of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
-    def take(self, now: float, late_share: float) -> Place:
+    def take(self, now: float, late_share: float) -> LinePlace:
         in_time, late = self.in_time, self.late
         while in_time.tenants:
             place = in_time.first()
@@ -133,7 +133,7 @@ class _Level:
         late.take(place)
         return place
 
-    def of(self, place: Place) -> _Turns:
+    def of(self, place: LinePlace) -> _Turns:
         """Where it waits."""
         queue = self.late.tenants.get(place.tenant)
         return self.late if queue is not None and place in queue else self.in_time
@@ -144,19 +144,19 @@ class Line:
         """`late_share`: of the tokens that begin while others wait that are in time."""
         self.late_share = late_share
         self._levels: dict[int, _Level] = {}
-        self._waiting: set[Place] = set()
+        self._waiting: set[LinePlace] = set()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: LinePlace) -> bool:
         return place in self._waiting
 
-    def join(self, place: Place) -> None:
+    def join(self, place: LinePlace) -> None:
         self._levels.setdefault(place.urgency, _Level()).in_time.add(place)
         self._waiting.add(place)
 
-    def next(self, now: float = -inf) -> Place:
+    def next(self, now: float = -inf) -> LinePlace:
         """Takes the one whose turn it is. Raises LookupError if no call waits."""
         if not self._waiting:
             raise LookupError("no call waits")
@@ -165,7 +165,7 @@ class Line:
         self._waiting.remove(place)
         return place
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: LinePlace) -> None:
         """It waits no more; nothing if it did not."""
         if place in self._waiting:
             self._waiting.remove(place)
@@ -178,7 +178,7 @@ class Line:
         )
         return len(self._waiting) - late
 
-    def gives_way(self, newcomer: Place) -> Place:
+    def gives_way(self, newcomer: LinePlace) -> LinePlace:
         """The call that has to leave for a newcomer to a full line: maybe the newcomer itself."""
         least = max((u for u, level in self._levels.items() if level.last.tenants), default=-1)
         if newcomer.urgency > least:

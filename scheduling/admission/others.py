@@ -13,7 +13,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherProcesses:
     """What the other processes say of a model.
 
     Attributes:
@@ -28,10 +28,10 @@ class Others:
     since: int | None = None
 
 
-NOBODY: Final = Others()
+NOBODY: Final = OtherProcesses()
 
 
-def may_have_one_more(limit: int, own: int, others: Others, since: int | None) -> bool:
+def may_have_one_more(limit: int, own: int, others: OtherProcesses, since: int | None) -> bool:
     """Whether a place that is free is ours.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Final
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
 from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
-from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
+from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import calls_of_this_gateway
@@ -75,7 +75,7 @@ class Room:
         eligible: EligibleSet,
         begun: int,
         beginning: int,
-        others: Others = NOBODY,
+        others: OtherProcesses = NOBODY,
         since: int | None = None,
     ) -> bool:
         """
@@ -95,7 +95,7 @@ class Room:
         )
 
     def _can_answer(
-        self, engines: Sequence[Endpoint], begun: int, others: Others, since: int | None
+        self, engines: Sequence[Endpoint], begun: int, others: OtherProcesses, since: int | None
     ) -> bool:
         """Without an engine there is nothing to wait for here: the call learns that at once."""
         if not engines:
@@ -113,7 +113,7 @@ class Room:
         return kv_free is None or any(_kv_free(engine) >= kv_free for engine in engines)
 
     def _can_read(
-        self, engines: Sequence[Endpoint], beginning: int, others: Others, since: int | None
+        self, engines: Sequence[Endpoint], beginning: int, others: OtherProcesses, since: int | None
     ) -> bool:
         limit = self._limits.prefill_concurrency
         if not self._can_read_soon(engines, beginning + others.beginning):

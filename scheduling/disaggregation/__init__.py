@@ -10,6 +10,6 @@ prefill engine with a queue is no help.
 
 from pdgate.scheduling.disaggregation.auto import Auto
 from pdgate.scheduling.disaggregation.decision import Decision, Taken
-from pdgate.scheduling.disaggregation.rules import Always, Never, Rule, UncachedTokensAbove
+from pdgate.scheduling.disaggregation.rules import Always, Never, SplitRule, UncachedTokensAbove
 
-__all__ = ["Always", "Auto", "Decision", "Never", "Rule", "Taken", "UncachedTokensAbove"]
+__all__ = ["Always", "Auto", "Decision", "Never", "SplitRule", "Taken", "UncachedTokensAbove"]

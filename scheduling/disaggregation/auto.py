@@ -25,7 +25,7 @@ from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.disaggregation.decision import MEASURING, SOONER, Decision, Taken
 from pdgate.scheduling.disaggregation.rules import (
     NOTHING_CACHED,
-    Rule,
+    SplitRule,
     UncachedTokensAbove,
     uncached_tokens,
 )
@@ -34,7 +34,7 @@ from pdgate.scheduling.endpoint import Endpoint
 LOOK_EVERY: Final = 50
 
 
-class Auto(Rule):
+class Auto(SplitRule):
     watches: ClassVar = True
     reads_cached: ClassVar = True
 

@@ -30,7 +30,7 @@ from pdgate.scheduling.endpoint import Endpoint
 NOTHING_CACHED: Final[Mapping[str, int]] = {}
 
 
-class Rule(ABC):
+class SplitRule(ABC):
     prefill_may_answer: ClassVar[bool] = True
     """Whether a call for a single token may stay on prefill."""
     watches: ClassVar[bool] = False
@@ -64,7 +64,7 @@ _BUSY: Final = Decision(Taken.LOCAL, PREFILL_IS_BUSY)
 _LONG: Final = Decision(Taken.SPLIT, LONG_PROMPT)
 
 
-class Always(Rule):
+class Always(SplitRule):
     fixed: ClassVar = _ALWAYS
 
     def decide(
@@ -77,7 +77,7 @@ class Always(Rule):
         return _ALWAYS
 
 
-class Never(Rule):
+class Never(SplitRule):
     prefill_may_answer: ClassVar = False
     fixed: ClassVar = _NEVER
 
@@ -92,7 +92,7 @@ class Never(Rule):
 
 
 @dataclass(frozen=True, slots=True)
-class UncachedTokensAbove(Rule):
+class UncachedTokensAbove(SplitRule):
     """
     Attributes:
         tokens: Split only what is longer (an estimate: the gateway does not know the tokenizers).

@@ -26,18 +26,18 @@ _REMEMBERED: Final = (1 << WINDOW) - 1
 
 
 @plain_members
-class State(Enum):
+class BreakerState(Enum):
     CLOSED = "closed"
     OPEN = "open"
     TRIAL = "trial"
 
 
-TRIAL: Final = State.TRIAL
+TRIAL: Final = BreakerState.TRIAL
 """For what is done with every call (protocols/members.py)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BreakerLimits:
     """
     Attributes:
         failures: In a row, after which no more calls are sent; 0 to send them always.
@@ -60,7 +60,7 @@ class Breaker:
     __slots__ = ("_opened", "latest", "state")
 
     def __init__(self) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.latest = 0
         self._opened = 0.0
 
@@ -68,39 +68,41 @@ class Breaker:
         """A leg ended well; changes nothing while it is closed and no leg of `latest` has failed."""
         if self.state is TRIAL:
             self.latest = 0
-            self.state = State.CLOSED
+            self.state = BreakerState.CLOSED
             return True
         self.latest = self.latest << 1 & _REMEMBERED
         return False
 
-    def failed(self, now: float, limits: Limits) -> bool:
+    def failed(self, now: float, limits: BreakerLimits) -> bool:
         """A leg failed, and it was the engine's fault."""
         self.latest = (self.latest << 1 | 1) & _REMEMBERED
-        if self.state is State.OPEN or (self.state is State.CLOSED and not self._many(limits)):
+        if self.state is BreakerState.OPEN or (
+            self.state is BreakerState.CLOSED and not self._many(limits)
+        ):
             return False
-        self.state, self._opened = State.OPEN, now
+        self.state, self._opened = BreakerState.OPEN, now
         return True
 
     def open(self, now: float) -> None:
         """Something else than legs has shown that calls fail there."""
-        self.state, self._opened = State.OPEN, now
+        self.state, self._opened = BreakerState.OPEN, now
 
-    def seen_well(self, now: float, limits: Limits) -> bool:
+    def seen_well(self, now: float, limits: BreakerLimits) -> bool:
         """The engine says itself that it is well."""
-        if self.state is not State.OPEN or now - self._opened < limits.retry_seconds:
+        if self.state is not BreakerState.OPEN or now - self._opened < limits.retry_seconds:
             return False
-        self.state = State.TRIAL
+        self.state = BreakerState.TRIAL
         return True
 
     def excuse(self) -> bool:
         """The latest failure was the call's fault after all: others failed of it as well."""
         self.latest &= self.latest - 1
-        if self.state is not State.OPEN:
+        if self.state is not BreakerState.OPEN:
             return False
-        self.state = State.TRIAL
+        self.state = BreakerState.TRIAL
         return True
 
-    def _many(self, limits: Limits) -> bool:
+    def _many(self, limits: BreakerLimits) -> bool:
         if not limits.failures:
             return False
         row = (1 << limits.failures) - 1

@@ -35,7 +35,7 @@ STUCK_MORE_SECONDS: Final = 1.0
 """So that of two engines that wait for each other, the one that does not answer is found first."""
 
 
-class Verdict(Enum):
+class LivenessVerdict(Enum):
     ALIVE = "alive"
     GONE = "gone"
     FROZEN = "frozen"
@@ -71,15 +71,19 @@ def bound_seconds(seconds: float, expected: float) -> float:
     return max(seconds, seconds / 2 + SLACK * expected)
 
 
-def verdict(seen: Evidence, seconds: float) -> Verdict:
+def verdict(seen: Evidence, seconds: float) -> LivenessVerdict:
     if seen.refusing > 0:
         enough = GONE_SHARE * seconds if seen.broken_stream else seconds
-        return Verdict.GONE if seen.silent >= max(enough, SLACK * seen.step) else Verdict.ALIVE
+        return (
+            LivenessVerdict.GONE
+            if seen.silent >= max(enough, SLACK * seen.step)
+            else LivenessVerdict.ALIVE
+        )
     bound = bound_seconds(seconds, max(seen.expected, seen.step))
     if seen.silent < bound:
-        return Verdict.ALIVE
+        return LivenessVerdict.ALIVE
     if seen.mute >= bound:
-        return Verdict.FROZEN
+        return LivenessVerdict.FROZEN
     if seen.still >= bound + STUCK_MORE_SECONDS:
-        return Verdict.STUCK
-    return Verdict.ALIVE
+        return LivenessVerdict.STUCK
+    return LivenessVerdict.ALIVE

@@ -224,10 +224,10 @@ class LatencyModel:
         self.overlooked = 0
         self._patience = OVERLOOKED
         self._tried = False
-        self.family = Family()
+        self.family = InstanceFamily()
         self.family.join(self)
 
-    def belongs_to(self, family: "Family") -> None:
+    def belongs_to(self, family: "InstanceFamily") -> None:
         """What it has learnt itself stays."""
         if family is not self.family:
             self.family.leave(self)
@@ -343,19 +343,19 @@ class Families:
     """Families of a fleet."""
 
     def __init__(self) -> None:
-        self._families: dict[Hashable, Family] = {}
+        self._families: dict[Hashable, InstanceFamily] = {}
 
     def put(self, one: LatencyModel, kind: Hashable) -> None:
         """`kind`: what engines that are alike have in common."""
         family = self._families.get(kind)
         if family is None:
-            family = self._families[kind] = Family()
+            family = self._families[kind] = InstanceFamily()
         if one.family is not family:
             one.belongs_to(family)
             self._tidy()
 
     def remove(self, one: LatencyModel) -> None:
-        one.belongs_to(Family())
+        one.belongs_to(InstanceFamily())
         self._tidy()
 
     def _tidy(self) -> None:
@@ -363,7 +363,7 @@ class Families:
             del self._families[kind]
 
 
-class Family:
+class InstanceFamily:
     """Instances that are alike, and the middle one of them.
 
     Attributes:

@@ -1,12 +1,13 @@
 """Session affinity: an engine for a session, whose cache knows its past; unless that is overloaded.
 
-A session is what the client calls one: the header x-session-id, else prompt_cache_key, else user;
-else the beginning of the prompt, which later turns share. Each session ranks all engines by
+A session is what the client calls one: the header x-session-id, else prompt_cache_key, else
+safety_identifier, else user, which that replaces; else the beginning of the prompt, which later turns share. Each session ranks all engines by
 rendezvous hashing, so every gateway ranks them alike without asking another, and when an engine
 comes or goes, only its own sessions move. The first in the ranking is taken that has no more than
 a fair share of the load and a quarter, and one call like this: a hot session cannot overload it.
 Calls without any of these, short ones, go where least is in flight.
 
+Source of the fields: OpenAI API reference, "Create chat completion", which has `user` as deprecated.
 Source of the bound: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads".
 """
 
@@ -24,7 +25,7 @@ from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import blocks_of
 
 HEADER: Final = b"x-session-id"
-FIELDS: Final = ("prompt_cache_key", "user")
+FIELDS: Final = ("prompt_cache_key", "safety_identifier", "user")
 
 FAIR: Final = 1.25
 """Times the mean load, this call's included."""

@@ -98,6 +98,12 @@ def hashed(call: Call) -> Sequence[int]:
     if prompt is None:
         prompt = body.get("input")
     if prompt is None:
+        prompt = body.get("token_ids")
+    if prompt is None:
+        prompt = body.get("input_ids")
+    if prompt is None:
+        prompt = body.get("text")
+    if prompt is None:
         return NO_BLOCKS
     if "tools" not in body and type(prompt) is Raw and len(prompt) < BLOCK_BYTES:
         # Most calls of many services; there is no whole block in it.

@@ -5,6 +5,7 @@ as HTTP does not notice, and comes in reads of several sizes.
 """
 
 import asyncio
+import gzip
 import itertools
 import json
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,13 @@ import msgspec
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.forwarders.first_event import good_start, good_whole
+from pdgate.forwarders.first_event import HELD_BYTES, WHOLE_BYTES, good_start, good_whole
 from pdgate.gateway.intake import Intake
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
-from pdgate.protocols.apis import APIS, MESSAGES, RESPONSES
+from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.endings import choices_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
 from tests.support.answers import error, opening, piece, usage, whole
 from tests.support.raw_server import chunk
@@ -339,10 +341,10 @@ def test_half_a_json_that_http_calls_whole_is_none() -> None:
     body = json.dumps(whole("a", usage={"completion_tokens": 2})).encode()
     for cut in range(len(body)):
         with pytest.raises(EngineFailed):
-            good_whole(body[:cut], LEG)
-    good_whole(body, LEG)
+            good_whole(body[:cut], LEG, call(CHAT))
+    good_whole(body, LEG, call(CHAT))
     with pytest.raises(EngineFailed):
-        good_whole(body.replace(b'"stop"', b'""'), LEG)
+        good_whole(body.replace(b'"stop"', b'""'), LEG, call(CHAT))
 
 
 IN_STREAMS = {
@@ -418,3 +420,208 @@ def test_a_client_that_may_set_them_gets_them() -> None:
 
     assert answered(Case(loop, answers=asked), sent, 1 << 16)[0] == piece("a") + told + sse.DONE
     loop.close()
+
+
+ENCODED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: %b\r\n"
+
+
+@pytest.mark.parametrize("framing", ["length", "chunks", "the connection's end"])
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_is_encoded_is_not_taken_for_whole(name: str, framing: str) -> None:
+    """No engine is asked for that, and where such a stream ends cannot be seen. `identity` encodes nothing."""
+    asked, events, needed = STREAMS[name]
+    loop = asyncio.new_event_loop()
+    for code, sent, good in (
+        (b"gzip", gzip.compress(b"".join(events)), False),
+        (b"gzip", gzip.compress(b"".join(events))[:-9], False),
+        (b"identity", b"".join(events[: needed - 1]), False),
+        (b"identity", b"".join(events), True),
+    ):
+        head = ENCODED % code
+        if framing == "length":
+            said = head + b"content-length: %d\r\n\r\n" % len(sent) + sent
+        elif framing == "chunks":
+            said = head + b"transfer-encoding: chunked\r\n\r\n" + chunk(sent) + b"0\r\n\r\n"
+        else:
+            said = head + b"\r\n" + sent
+        _, wrong = answered(Case(loop, answers=asked), said, 1 << 16)
+        assert (wrong is None) is good, code
+    loop.close()
+
+
+DEEP = b"[" * 20_000 + b"]" * 20_000
+NO_ENDS = {
+    "of no status": (RESPONSES, b'{"id": "r", "output": []}'),
+    "of null": (RESPONSES, b'{"id": "r", "status": null, "output": []}'),
+    "of an empty status": (RESPONSES, b'{"id": "r", "status": "", "output": []}'),
+    "under way": (RESPONSES, b'{"id": "r", "status": "in_progress", "output": []}'),
+    "a message of an empty reason": (MESSAGES, b'{"content": [], "stop_reason": ""}'),
+    "a response of no UTF-8": (RESPONSES, b'{"status": "\xff"}'),
+    "a message that is too deep": (MESSAGES, b'{"stop_reason": "x", "content": %b}' % DEEP),
+    "half a vector": ("/v1/embeddings", b'{"data": [{"embedding": [0.1, 0.2'),
+    "a vector and more": ("/v1/embeddings", b'{"data": []} {'),
+    "half a list": ("/tokenize", b'[{"tokens": [1'),
+    "a vector that is too deep": ("/v1/embeddings", b'{"data": %b}' % DEEP),
+    "no vector": ("/v1/embeddings", b"null"),
+    "an empty object": ("/v1/score", b"{}"),
+    "an empty list": ("/rerank", b" [ ] "),
+    "a text": ("/v1/embeddings", b'"x"'),
+    "a page": ("/v1/embeddings", b"<html></html>"),
+    "a long page": ("/v1/embeddings", b"<html>" * HELD_BYTES),
+    "a stream": ("/v1/embeddings", b'data: {"choices": []}\n\ndata: [DONE]\n\n'),
+    "an error": ("/v1/embeddings", b'{"error": {"message": "no", "code": 500}}'),
+    "an older error": ("/tokenize", b'{"object": "error", "message": "no", "code": 500}'),
+}
+
+
+@pytest.mark.parametrize("name", NO_ENDS)
+async def test_an_answer_that_is_no_stream_says_that_it_is_all(name: str) -> None:
+    path, said = NO_ENDS[name]
+    asked = msgspec.structs.replace(call(path, stream=False), streams=False)
+    length = b"content-length: %d\r\n" % len(said)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    case.connection.data_received(head + length + b"\r\n" + said)
+
+    with pytest.raises(EngineFailed):
+        await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "said", "more"),
+    [
+        (RESPONSES, b'{"status": "queued", "output": []}', {"background": True}),
+        (RESPONSES, b'{"status": "incomplete", "output": [1]}', {}),
+        ("/v1/embeddings", b'{"data": [{"embedding": [NaN]}]}', {}),
+        ("/v1/embeddings", b"[" + b"0," * (HELD_BYTES // 2) + b"0]", {}),
+        ("/v1/embeddings", b'{"error": null, "data": [1]}', {}),
+        ("/detokenize", b'{"prompt": "an \\"error\\""}', {}),
+    ],
+    ids=["in the background", "incomplete", "python's own", "long", "no error", "of an error"],
+)
+async def test_and_one_that_does_is_taken(path: str, said: bytes, more: dict[str, Any]) -> None:
+    asked = msgspec.structs.replace(call(path, stream=False, **more), streams=False)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    case.connection.data_received(head % len(said) + said)
+
+    await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+
+
+VECTOR = b'{"data": [{"embedding": [0.1]}]}'
+UNREAD = {
+    "bytes": (b"content-type: application/octet-stream\r\n", b"\0\1", True),
+    "bytes of no length": (b"content-type: application/octet-stream\r\n", b"\0\1", False),
+    "encoded": (b"content-encoding: gzip\r\n", gzip.compress(VECTOR), True),
+    "encoded, of no length": (b"content-encoding: gzip\r\n", gzip.compress(VECTOR), False),
+    "of no type and length": (b"", VECTOR, None),
+    "half, of no type and length": (b"", VECTOR[:9], False),
+}
+
+
+@pytest.mark.parametrize("name", UNREAD)
+async def test_what_cannot_be_read_is_whole_if_http_says_so(name: str) -> None:
+    """And what the end of its connection ends, if it is JSON."""
+    head, said, whole = UNREAD[name]
+    asked = msgspec.structs.replace(call("/v1/embeddings", stream=False), streams=False)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    length = b"content-length: %d\r\n" % len(said) if whole and "no length" not in name else b""
+    case.connection.data_received(b"HTTP/1.1 200 OK\r\n" + head + length + b"\r\n" + said)
+    if not length:
+        case.connection.eof_received()
+
+    try:
+        await good_start(case.exchange, Leg(LEG.to, asked.path, {}), asked)
+    except EngineFailed:
+        assert whole is False
+    else:
+        assert whole is not False
+
+
+def of(path: str, choices: int) -> bytes:
+    if path == NATIVE:
+        end = {"meta_info": {"finish_reason": {"type": "stop"}}}
+        return encode([end] * choices)
+    return encode({"choices": [{"index": i, "finish_reason": "stop"} for i in range(choices)]})
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        (CHAT, {"n": 3}),
+        (COMPLETIONS, {"prompt": ["a", "b", "c"]}),
+        (COMPLETIONS, {"prompt": [[1] * 9_000, [2] * 9_000, [3]]}),
+        (GENERATE, {"sampling_params": {"n": 3}}),
+        (NATIVE, {"text": ["a", "b", "c"]}),
+    ],
+)
+async def test_an_answer_has_as_many_choices_as_were_asked_for(
+    path: str, fields: dict[str, Any]
+) -> None:
+    """A stream must say why each of them ends, and so must one that is none."""
+    asked = msgspec.structs.replace(call(path, stream=False, **fields), streams=False)
+
+    async def taken(choices: int) -> None:
+        said = of(path, choices)
+        case = Case(asyncio.get_running_loop(), answers=asked)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        case.connection.data_received(head % len(said) + said)
+        leg = Leg(LEG.to, path, {})
+        if asked.api is None:
+            good_whole(await case.exchange.ready(WHOLE_BYTES), leg, asked)
+        else:
+            await good_start(case.exchange, leg, asked)
+
+    await taken(3)
+    with pytest.raises(EngineFailed):
+        await taken(2)
+
+
+@pytest.mark.parametrize("prompt", [[7] * 9_000, [[7] * 9_000]])
+def test_a_long_prompt_of_ids_is_one(prompt: list[Any]) -> None:
+    """It was refused in the middle of its answer, as too long to be read."""
+    assert choices_of(call(COMPLETIONS, prompt=prompt)) == 1
+
+
+@pytest.mark.parametrize("bad", [b'"\xff"', DEEP], ids=["no UTF-8", "too deep"])
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        (CHAT, b'data: {"error": %b}\n\n'),
+        (CHAT, b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": %b}]}\n\n'),
+        (CHAT, b'data: {"kv_transfer_params": %b, "choices": []}\n\n'),
+        (MESSAGES, b'event: error\ndata: {"error": %b}\n\n'),
+        (MESSAGES, b'event: message_delta\ndata: {"delta": {"stop_reason": %b}}\n\n'),
+        (RESPONSES, b'event: response.completed\ndata: {"response": {"status": %b}}\n\n'),
+        (RESPONSES, b'data: {"type": %b}\n\n'),
+    ],
+)
+async def test_an_event_that_cannot_be_read_ends_nothing(
+    path: str, shape: bytes, bad: bytes
+) -> None:
+    """It raised what no caller knew: the client had an internal error, and no other engine was asked."""
+    asked = call(path)
+    case = Case(asyncio.get_running_loop(), answers=asked)
+    for read in (CHUNKED, chunk(shape % bad), b"0\r\n\r\n"):
+        if not case.wire.closing:
+            case.connection.data_received(read)
+
+    try:
+        await good_start(case.exchange, Leg(LEG.to, path, {}), asked)
+    except EngineFailed:
+        return
+    case.exchange.start(case.result)
+    assert isinstance(case.result.ends[0], EngineFailed)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"choices": [{"index": 0, "finish_reason": "st\xffop"}]}',
+        b'{"choices": [{"index": 0, "finish_reason": "stop", "message": %b}]}' % DEEP,
+    ],
+    ids=["no UTF-8", "too deep"],
+)
+def test_a_whole_answer_that_cannot_be_read_is_the_engines_failure(said: bytes) -> None:
+    with pytest.raises(EngineFailed):
+        good_whole(said, LEG, call(CHAT))

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pdgate.cluster import jobs as jobs_
 from pdgate.cluster.directory import Directory, Listed, Tell
 from pdgate.cluster.jobs import FIRST_SECONDS, MOST_SECONDS, Jobs, pause_seconds
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.cluster.redis_store.scripts import STATE
 from pdgate.gateway.console.pulse import Pulse
@@ -424,16 +424,16 @@ async def test_an_engine_stays_announced_whatever_its_announcement_meets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pdgate.cluster.member import Member
-    from pdgate.cluster.redis_store.directory import Announcement
+    from pdgate.cluster.redis_store.directory import RedisAnnouncement
 
-    renew, failures = Announcement._renew, iter([RuntimeError("a bug"), SystemExit(1)])
+    renew, failures = RedisAnnouncement._renew, iter([RuntimeError("a bug"), SystemExit(1)])
 
-    async def fails_at_first(self: Announcement, member: Member) -> None:
+    async def fails_at_first(self: RedisAnnouncement, member: Member) -> None:
         if (error := next(failures, None)) is not None:
             raise error
         await renew(self, member)
 
-    monkeypatch.setattr(Announcement, "_renew", fails_at_first)
+    monkeypatch.setattr(RedisAnnouncement, "_renew", fails_at_first)
     member = Member(Role.PLAIN, "10.0.0.1", 80)
     with redis_server(tmp_path) as server:
         directory = RedisDirectory(url=server.url)
@@ -447,5 +447,5 @@ async def test_an_engine_stays_announced_whatever_its_announcement_meets(
 
 async def test_memory_is_no_directory_of_its_own() -> None:
     """The contract's own directory has none of this."""
-    async with gateway_of(Engine(Role.PLAIN), directory=Memory()) as gateway:
+    async with gateway_of(Engine(Role.PLAIN), directory=MemoryDirectory()) as gateway:
         assert await restarts(gateway, "directory") == 0

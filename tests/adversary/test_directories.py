@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import pytest
 
 from pdgate.cluster.directory import MOST_ENTRIES, Listed, entry, listed
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.cluster.polled import Seen, changes
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.config import Settings
@@ -63,7 +63,11 @@ FLOODS: Mapping[str, Mapping[str, bytes]] = {
 def feed() -> Feed:
     endpoints = Endpoints(())
     return Feed(
-        Memory(), endpoints, Prober(endpoints, 600, 2, 0.5), adopter(Settings()), time.monotonic
+        MemoryDirectory(),
+        endpoints,
+        Prober(endpoints, 600, 2, 0.5),
+        adopter(Settings()),
+        time.monotonic,
     )
 
 

@@ -22,14 +22,14 @@ from pdgate.transfer.base import (
     TransferError,
 )
 from pdgate.transfer.messenger import messages
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime import channel as channels
 from pdgate.transfer.runtime import handshake
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.handshake import Answering, Dialling, Unproven
 from pdgate.transfer.tcp import wire
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from pdgate.transfer.tcp.owner import PURPOSE as TCP
 from tests.support.engine_pair import P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
@@ -60,7 +60,7 @@ def test_prefill_ask_read_and_write_by_a_stranger(identity: Callable[[], Identit
         core.write(range(64), seed=9)
         before = pages(core)
         assert len(before) > 12.5e6
-        shape = Shape.of(large, "tiny", order=large.order)
+        shape = PageShape.of(large, "tiny", order=large.order)
         with raw(core.connector.kv_address) as sock:
             # Each of them is asked for by itself, as the port hangs up at once.
             said = as_before(sock, messages.Prefill("mine", list(PROMPT)))
@@ -76,12 +76,12 @@ def test_prefill_ask_read_and_write_by_a_stranger(identity: Callable[[], Identit
         # And with what only the owner knows, should it leak: all of the region's epoch.
         address = core.region.descriptor.address
         epoch = bytes.fromhex(core.region.descriptor.epoch)
-        for op in wire.Op:
+        for op in wire.TcpOp:
             with raw((address["host"], address["port"])) as sock:
-                sock.sendall(wire.encode(wire.Request(op, epoch, [0], [len(before)])))
+                sock.sendall(wire.encode(wire.TcpRequest(op, epoch, [0], [len(before)])))
                 with contextlib.suppress(OSError):
-                    sock.sendall(bytes(1 << 20) if op is wire.Op.WRITE else b"")
-                assert rest(sock) in (b"", wire.answer(wire.Status.BAD_REQUEST, checked=False))
+                    sock.sendall(bytes(1 << 20) if op is wire.TcpOp.WRITE else b"")
+                assert rest(sock) in (b"", wire.answer(wire.TcpStatus.BAD_REQUEST, checked=False))
         assert pages(core) == before
 
 
@@ -197,7 +197,10 @@ def test_a_connection_for_one_port_is_of_no_use_at_another(prefill: FakeCore) ->
 
 
 def test_another_engine_of_the_fleet_cannot_stand_in_for_the_one_that_was_named() -> None:
-    with closing(Tcp(identity=member())) as ours, closing(Tcp(identity=member())) as theirs:
+    with (
+        closing(TcpBackend(identity=member())) as ours,
+        closing(TcpBackend(identity=member())) as theirs,
+    ):
         region = theirs.allocate(4096)
         other = {**region.descriptor.address, "peer": secrets.token_hex(16)}
 
@@ -240,7 +243,7 @@ def test_a_forged_push_or_loan_dials_nobody() -> None:
 def test_without_a_secret_nobody_beyond_loopback_is_dialled() -> None:
     """192.0.2.1 is nobody's (RFC 5737); to dial it would take until a deadline."""
     started = time.monotonic()
-    with closing(Tcp()) as tcp:
+    with closing(TcpBackend()) as tcp:
         far = Descriptor("tcp", "00" * 16, 4096, {"host": "192.0.2.1", "port": 9})
         with pytest.raises(PeerLost, match="not loopback, and we have no KV secret"):
             tcp.read(tcp.allocate(1), far, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
@@ -250,7 +253,7 @@ def test_without_a_secret_nobody_beyond_loopback_is_dialled() -> None:
 def test_who_is_dialled_hears_no_more_than_a_hello_until_it_has_proven_itself() -> None:
     """Whoever has the address named: no key, no token and no page."""
     canary = Canary()
-    with stranger(canary) as port, closing(Tcp(identity=member())) as tcp:
+    with stranger(canary) as port, closing(TcpBackend(identity=member())) as tcp:
         there = Descriptor("tcp", "00" * 16, 4096, {"host": "127.0.0.1", "port": port})
         with pytest.raises(TransferError):
             tcp.write(tcp.allocate(4096), there, [Range(0, 0, 4096)], SECONDS, 1).wait(SECONDS)

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 import pytest
 
 from pdgate.engine.hand_over import bootstrap as servers
-from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.runtime.fleet import Identity, key_id
 from tests.support.fake_core import SECONDS
@@ -23,8 +23,8 @@ WORKER = {
 
 
 @pytest.fixture
-def server() -> Iterator[Bootstrap]:
-    with closing(Bootstrap("127.0.0.1", 0, "e1", ("127.0.0.1", 7000), member())) as bootstrap:
+def server() -> Iterator[BootstrapServer]:
+    with closing(BootstrapServer("127.0.0.1", 0, "e1", ("127.0.0.1", 7000), member())) as bootstrap:
         yield bootstrap
 
 
@@ -47,7 +47,7 @@ def ask(port: int, identity: Identity, rank: int = 0) -> tuple[str, int]:
     return query("127.0.0.1", port, rank, "", time.monotonic() + SECONDS, identity)
 
 
-def test_one_post_of_a_stranger_is_no_rank(server: Bootstrap) -> None:
+def test_one_post_of_a_stranger_is_no_rank(server: BootstrapServer) -> None:
     """Gateways spread calls over the ranks that they find here."""
     wrong = [
         "",
@@ -64,7 +64,7 @@ def test_one_post_of_a_stranger_is_no_rank(server: Bootstrap) -> None:
         ask(server.port, member(), rank=1)
 
 
-def test_a_worker_of_the_fleet_is_one(server: Bootstrap) -> None:
+def test_a_worker_of_the_fleet_is_one(server: BootstrapServer) -> None:
     assert register(server.port, WORKER, proof_of(WORKER)) == 200
     assert ask(server.port, member(), rank=1) == ("127.0.0.9", 7100)
 
@@ -84,7 +84,7 @@ def test_a_worker_of_the_fleet_is_one(server: Bootstrap) -> None:
         {"engine_id": "e" * 1000},
     ],
 )
-def test_what_it_names_is_a_worker(server: Bootstrap, other: dict[str, object]) -> None:
+def test_what_it_names_is_a_worker(server: BootstrapServer, other: dict[str, object]) -> None:
     worker = {**WORKER, **other}
 
     assert register(server.port, worker, proof_of(worker)) == 422
@@ -92,13 +92,13 @@ def test_what_it_names_is_a_worker(server: Bootstrap, other: dict[str, object]) 
 
 def test_without_a_secret_only_loopback_is_named() -> None:
     with closing(
-        Bootstrap("127.0.0.1", 0, "e1", ("127.0.0.1", 7000), open_identity())
+        BootstrapServer("127.0.0.1", 0, "e1", ("127.0.0.1", 7000), open_identity())
     ) as bootstrap:
         assert register(bootstrap.port, {**WORKER, "addr": "tcp://10.0.0.1:7100"}) == 403
         assert register(bootstrap.port, WORKER) == 200
 
 
-def test_an_answer_without_a_proof_is_not_believed(server: Bootstrap) -> None:
+def test_an_answer_without_a_proof_is_not_believed(server: BootstrapServer) -> None:
     """Nor one of another fleet: decode would dial what it names."""
 
     def recorded(sock: socket.socket) -> None:
@@ -116,7 +116,7 @@ def test_an_answer_without_a_proof_is_not_believed(server: Bootstrap) -> None:
 
 
 def test_a_head_byte_by_byte_ends_at_its_deadline(
-    server: Bootstrap, monkeypatch: pytest.MonkeyPatch
+    server: BootstrapServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = time.monotonic()
     with monkeypatch.context() as brief, raw(("127.0.0.1", server.port)) as sock:

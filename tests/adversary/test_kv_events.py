@@ -18,8 +18,8 @@ from pdgate.cluster import secret
 from pdgate.cluster.kv_events import curve
 from pdgate.engine.kv_events.publisher import END, Publisher
 from pdgate.engine.kv_events.serving import publishing
-from pdgate.engine.settings import Settings
-from pdgate.gateway.kv_events.sources import BadSource, Source, from_answer
+from pdgate.engine.settings import EngineSettings
+from pdgate.gateway.kv_events.sources import BadSource, EventSource, from_answer
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.gateway.kv_events.hearing import hearing, lossy
@@ -55,7 +55,7 @@ def told(one: Publisher) -> bytes:
     return json.dumps({"0": said}).encode()
 
 
-def source(one: Publisher, *held: str) -> Source:
+def source(one: Publisher, *held: str) -> EventSource:
     """As it is to who asks, and has these secrets."""
     engine = Instance("p0", "http://127.0.0.1:8000", Role.PREFILL, "vllm-kvt")
     return from_answer(told(one), engine, held or (SECRET,))[0]
@@ -75,7 +75,9 @@ class Ear:
         if kind == zmq.SUB:
             self.socket.subscribe(b"")
         if proven is not None:
-            proven.of(self.socket)
+            self.socket.curve_serverkey = proven.there
+            self.socket.curve_publickey = proven.ours.public
+            self.socket.curve_secretkey = proven.ours.private
         monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | TURNED_AWAY)
         monitor.setsockopt(zmq.RCVTIMEO, int(PATIENCE_SECONDS * 1000))
         self.socket.connect(at)
@@ -103,7 +105,9 @@ def with_a_key_of_its_own(one: Publisher) -> curve.Listening | None:
 
 def with_the_publishers_key(one: Publisher) -> curve.Listening | None:
     """Which is said to everybody."""
-    return curve.Listening(curve_key(one), curve.Pair(curve_key(one), curve.publisher().private))
+    return curve.Listening(
+        curve_key(one), curve.CurvePair(curve_key(one), curve.publisher().private)
+    )
 
 
 def curve_key(one: Publisher) -> bytes:
@@ -162,12 +166,12 @@ def test_an_engine_of_another_fleet_is_not_believed() -> None:
             source(other)
         assert ours.introduction is not None
         forged = {**ours.introduction, "key": curve.publisher().public.decode()}
-        with pytest.raises(curve.Unproven):
+        with pytest.raises(curve.UnprovenPublisher):
             curve.listening({curve.FIELD: forged}, [SECRET])
 
 
 def test_without_the_secret_an_engine_says_what_is_missing() -> None:
-    with publisher() as one, pytest.raises(curve.Unproven, match="and we have none"):
+    with publisher() as one, pytest.raises(curve.UnprovenPublisher, match="and we have none"):
         curve.listening({curve.FIELD: one.introduction}, [])
 
 
@@ -175,7 +179,7 @@ def test_without_the_secret_an_engine_says_what_is_missing() -> None:
     "introduced", [{}, "x", {"key": "k", "proof": ""}, {"key": "é" * 40, "proof": "é"}, [1], 7]
 )
 def test_an_introduction_that_makes_no_sense_is_none(introduced: object) -> None:
-    with pytest.raises(curve.Unproven, match="no key with a proof"):
+    with pytest.raises(curve.UnprovenPublisher, match="no key with a proof"):
         curve.listening({curve.FIELD: introduced}, [SECRET])
 
 
@@ -211,14 +215,14 @@ def test_a_fleet_changes_its_secret_and_who_listens_goes_along(tmp_path: Path) -
 def test_beyond_loopback_an_engine_without_a_secret_publishes_nothing(host: str) -> None:
     with (
         pytest.raises(ValueError, match="without a KV secret"),
-        publishing(Settings(kv_host=host, kv_events_port=0), open_identity()),
+        publishing(EngineSettings(kv_host=host, kv_events_port=0), open_identity()),
     ):
         pass
 
 
 def test_on_loopback_it_publishes_without_one_as_vllm_does() -> None:
     with (
-        publishing(Settings(kv_events_port=0), open_identity()) as one,
+        publishing(EngineSettings(kv_events_port=0), open_identity()) as one,
     ):
         assert one is not None
         assert one.introduction is None

@@ -19,7 +19,7 @@ from pdgate.transfer.runtime import handshake
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.handshake import Dialling
 from pdgate.transfer.tcp import wire
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Pair, arrival
 from tests.support.fake_core import SECONDS, FakeCore
 from tests.support.kv_strangers import (
@@ -47,14 +47,16 @@ def test_a_hello_of_another_version_is_refused_with_both_numbers(
         sock.sendall(hello)
         answer = sock.recv(handshake.VERDICT_BYTES, socket.MSG_WAITALL)
         assert answer[:4] == handshake.MAGIC
-        assert answer[4:6] == bytes([1, handshake.Verdict.OTHER_VERSION])
+        assert answer[4:6] == bytes([1, handshake.HandshakeVerdict.OTHER_VERSION])
 
 
 def test_a_listener_of_another_version_is_named_with_both_numbers() -> None:
     def later(sock: socket.socket) -> None:
         sock.settimeout(SECONDS)
         sock.recv(handshake.HELLO_BYTES, socket.MSG_WAITALL)
-        sock.sendall(handshake.MAGIC + bytes([2, handshake.Verdict.OTHER_VERSION]) + bytes(50))
+        sock.sendall(
+            handshake.MAGIC + bytes([2, handshake.HandshakeVerdict.OTHER_VERSION]) + bytes(50)
+        )
         rest(sock)
 
     with stranger(later) as port, closing(FakeCore("tcp", "vllm-kvt", "decode")) as decode:
@@ -90,9 +92,9 @@ def test_a_memory_owner_from_before_the_handshake_is_named() -> None:
     def earlier(sock: socket.socket) -> None:
         sock.settimeout(SECONDS)
         assert sock.recv(4, socket.MSG_WAITALL) != wire.MAGIC
-        channels._farewell(sock, wire.answer(wire.Status.BAD_REQUEST, checked=False))
+        channels._farewell(sock, wire.answer(wire.TcpStatus.BAD_REQUEST, checked=False))
 
-    with stranger(earlier) as port, closing(Tcp()) as tcp:
+    with stranger(earlier) as port, closing(TcpBackend()) as tcp:
         there = Descriptor("tcp", "00" * 16, 4096, {"host": "127.0.0.1", "port": port})
         with pytest.raises(PeerLost, match="knows no KV handshake, we speak version 1"):
             tcp.read(tcp.allocate(1), there, [Range(0, 0, 1)], SECONDS).wait(SECONDS)

@@ -18,7 +18,7 @@ from pdgate.transfer.base import (
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.parts import Stretch
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.support.engine_pair import P_BLOCKS, PROMPT
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.kv_strangers import Reader, ask_for, member, page, pages, push_into
@@ -99,7 +99,10 @@ def test_a_grant_ends_with_the_connection_of_who_asked(prefill: FakeCore, reader
 
 def test_a_grant_ends_with_its_time() -> None:
     name = member()
-    with closing(Tcp(identity=member())) as owner, closing(Tcp(identity=name)) as peer:
+    with (
+        closing(TcpBackend(identity=member())) as owner,
+        closing(TcpBackend(identity=name)) as peer,
+    ):
         region, local = owner.allocate(4096), peer.allocate(4096)
         for seconds, error in ((SECONDS, None), (-0.001, StaleDescriptor)):
             grant = region.grant(name.name.hex(), Op.READ, Stretch(0, 4096), seconds)
@@ -111,7 +114,10 @@ def test_a_grant_ends_with_its_time() -> None:
 def test_who_may_write_counts_nothing_but_its_own_push() -> None:
     """Another push would take it for its own pages, and begin with what is not there."""
     name = member()
-    with closing(Tcp(identity=member())) as owner, closing(Tcp(identity=name)) as peer:
+    with (
+        closing(TcpBackend(identity=member())) as owner,
+        closing(TcpBackend(identity=name)) as peer,
+    ):
         region, local = owner.allocate(4096), peer.allocate(4096)
         grant = region.grant(name.name.hex(), Op.WRITE, Stretch(0, 64), SECONDS, range(7, 8))
         waits = owner.expect(region, 8, 1, SECONDS)
@@ -140,7 +146,7 @@ def test_a_prefill_is_handed_to_who_asked_for_it_and_to_nobody_else(prefill: Fak
             messages.send(early.line, said)
             answer = messages.receive(early.line)
             assert answer == messages.Released(held=False) or (
-                isinstance(answer, messages.Refused) and answer.why == Why.TAKEN
+                isinstance(answer, messages.RefusedMessage) and answer.why == Why.TAKEN
             ), answer
 
         messages.send(asks.line, ask_for("v"))

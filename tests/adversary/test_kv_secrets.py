@@ -12,7 +12,7 @@ from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from pdgate.transfer.runtime.handshake import Unproven
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from pdgate.transfer.tcp.owner import PURPOSE as TCP
 from tests.support.fake_core import SECONDS
 from tests.support.kv_strangers import SECRET, member
@@ -21,10 +21,10 @@ from tests.support.kv_strangers import SECRET, member
 def test_beyond_loopback_a_listener_needs_a_secret() -> None:
     for host in ("0.0.0.0", "::", ""):
         with pytest.raises(ValueError, match="--kv-secret-file"):
-            Tcp(host)
+            TcpBackend(host)
         with pytest.raises(ValueError, match="--kv-secret-file"):
             fleet.listening("it", host, 0, Identity())
-    with closing(Tcp("0.0.0.0", "127.0.0.1", identity=member())):
+    with closing(TcpBackend("0.0.0.0", "127.0.0.1", identity=member())):
         pass
 
 
@@ -40,7 +40,7 @@ def test_what_is_not_is_not(host: str) -> None:
 
 def test_a_listener_says_that_it_is_for_loopback_alone(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with closing(Tcp()):
+    with closing(TcpBackend()):
         assert "loopback only: there is no KV secret" in caplog.text
 
 
@@ -59,7 +59,7 @@ def test_a_fleet_changes_its_secret_without_a_moment_in_which_nobody_gets_in(
     for file in files:
         write(file, old)
     p, d = (Identity(Keyring(path=str(file)), secrets.token_bytes(16)) for file in files)
-    with closing(Tcp(identity=p)) as owner:
+    with closing(TcpBackend(identity=p)) as owner:
         region = owner.allocate(16)
         address = region.descriptor.address
         steps = [(files[0], old, new), (files[1], old, new), (files[0], new, old)]

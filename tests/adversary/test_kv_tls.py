@@ -14,7 +14,7 @@ from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from pdgate.transfer.runtime.tls import Tls
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.support.certificates import Authority
 from tests.support.engine_pair import D_BLOCKS, Pair
 from tests.support.fake_core import SECONDS, FakeCore
@@ -48,8 +48,8 @@ def test_pages_of_any_size_arrive_both_ways(certified: Callable[[], Identity]) -
     """More than the buffers on the way hold, in both directions at once."""
     length = 24 << 20
     with (
-        closing(Tcp(identity=certified())) as ours,
-        closing(Tcp(identity=certified(), crc=True)) as theirs,
+        closing(TcpBackend(identity=certified())) as ours,
+        closing(TcpBackend(identity=certified(), crc=True)) as theirs,
     ):
         remote, local, back = (
             theirs.allocate(2 * length),
@@ -110,8 +110,8 @@ def test_who_has_the_secret_and_no_certificate_is_not_let_in(
 
 
 def test_a_peer_that_ends_is_noticed_and_no_thread_stays(certified: Callable[[], Identity]) -> None:
-    ours = Tcp(identity=certified())
-    theirs = Tcp(identity=certified())
+    ours = TcpBackend(identity=certified())
+    theirs = TcpBackend(identity=certified())
     remote, local = theirs.allocate(4096), ours.allocate(4096)
     ours.read(local, remote.descriptor, [Range(0, 0, 4096)], SECONDS).wait(SECONDS)
     theirs.close()

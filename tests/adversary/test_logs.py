@@ -1,4 +1,5 @@
-"""A log that nobody takes stops neither calls, nor signals, nor the end of the process."""
+"""A log that nobody takes stops neither calls, nor signals, nor the end of the process; what strangers write into
+one is one line, and tells a terminal nothing."""
 
 import asyncio
 import json
@@ -15,8 +16,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from pdgate.cluster.stderr import Stderr
-from pdgate.gateway.logs import JsonLines
+from pdgate.cluster.stderr import OneLine, Stderr
+from pdgate.gateway.logs import TEXT, JsonLines
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import PATIENCE_SECONDS, Engine, question
@@ -135,6 +136,49 @@ def test_what_cannot_be_shown_fails_nobody(pipe: Pipe) -> None:
     assert second == b"a line of pdgate.test cannot be shown (TypeError): '%d'"
 
 
+FORGED = "2026-11-25 10:00:00,000 INFO pdgate.gateway.probe prefill-0 is up"
+STRANGE = {
+    "a line end": f"x\n{FORGED}",
+    "a carriage return": f"x\r{FORGED}",
+    "a line of Unicode's": f"x\u2028{FORGED}",
+    "a terminal's": "x\x1b]0;owned\x07\x1b[2J",
+    "one in eight bits": "x\x9b2J",
+    "right to left": "x\u202egol",
+    "a tag": "x\U000e0041",
+}
+RECORDS = [TEXT, logging.BASIC_FORMAT]
+
+
+@pytest.mark.parametrize("text", RECORDS, ids=["gateway", "engine"])
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
+def test_what_an_engine_says_is_one_line_of_the_log(text: str, said: str, pipe: Pipe) -> None:
+    """As the reason why it is not up, or as a key of a directory."""
+    pipe.handler.setFormatter(OneLine(text))
+    pipe.info("%s is not up: %s", "p", said)
+
+    line = pipe.read_all().decode()
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    assert "is not up: x\\" in line
+
+
+@pytest.mark.parametrize("text", RECORDS, ids=["gateway", "engine"])
+@pytest.mark.parametrize("said", STRANGE.values(), ids=STRANGE.keys())
+def test_of_a_traceback_no_line_looks_like_another_record(text: str, said: str, pipe: Pipe) -> None:
+    pipe.handler.setFormatter(OneLine(text))
+    try:
+        raise ValueError(f"{said}\nINFO:pdgate:all is well")
+    except ValueError:
+        caught = sys.exc_info()
+    pipe.handler.handle(logging.LogRecord("pdgate", 40, __file__, 1, "a bug", (), caught))
+
+    first, *lines = pipe.read_all().decode().splitlines()
+    assert first.endswith("a bug")
+    assert lines[0] == "Traceback (most recent call last):"
+    assert all(line.isprintable() for line in lines)
+    assert not any(line.startswith(("2026", "INFO:")) for line in lines)
+
+
 @asynccontextmanager
 async def stalled(
     folder: Path, workers: int
@@ -196,6 +240,18 @@ async def test_a_stalled_stderr_stops_neither_calls_nor_sigterm(
         # Did it take longer than it may, the kernel would have ended it (signals.py).
         code = await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
         assert code == 0
+
+
+def test_a_process_says_so_too() -> None:
+    """What `pdgate serve` and `pdgate engine` set up, and loggers of libraries."""
+    for setup in (
+        "from pdgate.gateway.logs import log_to_stderr; log_to_stderr('info', 'text')",
+        "from pdgate.cluster.stderr import log_to_stderr; log_to_stderr('info')",
+    ):
+        program = f"{setup}\nimport logging\nlogging.getLogger('x').error('a\\n%s', '\\x1b[2J')"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+        assert done.stderr.decode().rstrip("\n").endswith("a\\n\\u001b[2J")
 
 
 def test_the_last_lines_of_a_process_are_written(tmp_path: Path) -> None:

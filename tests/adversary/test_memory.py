@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from tests.support.raw_server import Peer, chunk
 AT_ONCE = 40
 MANY = 300
 MAX_MEMORY = 400 << 20
+STATE_FILES = {"state.sqlite3", "state.sqlite3-wal", "state.sqlite3-shm", "runner.lock"}
+"""Of batches, none of which is a client's."""
 SMALL_INDEX = ("--prefix-index-bytes", str(1 << 20))
 JSON_POST = b"POST %b HTTP/1.1\r\nhost: g\r\ncontent-type: application/json\r\n"
 Attack = Callable[[Besieged], Awaitable[None]]
@@ -155,6 +158,39 @@ async def test_a_flood_without_a_key_is_held_to_little(
         assert watch.bystander.answers > 0
         assert watch.slow_callbacks == []
         assert await answers(gateway)
+
+
+FORM = b"content-type: multipart/form-data; boundary=X\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+FILE = b'--X\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n'
+OTHER_ROUTES = (
+    (b"POST /v1/files HTTP/1.1\r\nhost: g\r\n" + FORM + CHUNKED + chunk(FILE), chunk(b"x" * 65536)),
+    (b"POST /v1/files HTTP/1.1\r\nhost: g\r\n" + FORM + CHUNKED, b"2\r\n  \r\n" * 4000),
+    (b"POST /v1/files HTTP/1.1\r\nhost: g\r\n" + FORM, b"expect: 100-continue\r\n" * 100),
+    (b"POST /v1/batches HTTP/1.1\r\nhost: g\r\ncontent-length: 2\r\n\r\n{}" * 300,),
+    (b"GET /v1/files HTTP/1.1\r\nhost: g\r\n\r\n" * 500,),
+    ((JSON_POST % b"/generate" + b"content-length: 2\r\n\r\n{}") * 300,),
+    (JSON_POST % b"/inference/v1/generate" + CHUNKED, chunk(b"1," * 4000)),
+)
+
+
+async def test_floods_of_files_batches_and_token_calls_without_a_key(
+    seconds: float, tmp_path: Path
+) -> None:
+    """All of them at once; nothing of them is written down either."""
+    folder = tmp_path / "batches"
+    flags = ("--api-keys-file", keys_file(tmp_path), "--batch-folder", str(folder))
+    floods = cycle(OTHER_ROUTES)
+    async with besieged(Engine(Role.PLAIN), flags=flags) as gateway:
+        async with gateway.watched() as watch:
+            before = {file.name for file in folder.rglob("*")}
+            await at_once(AT_ONCE, lambda: pours(gateway, *next(floods)), seconds)
+
+        assert watch.peak_bytes <= watch.allowed_bytes
+        assert watch.bystander.answers > 0
+        assert watch.slow_callbacks == []
+        assert await answers(gateway)
+        assert {file.name for file in folder.rglob("*")} <= before | STATE_FILES
 
 
 KEPT = 300

@@ -11,14 +11,14 @@ import pytest
 
 from pdgate.forwarders.prompt import several_prompts
 from pdgate.gateway.apis import forms, restricted
-from pdgate.gateway.apis.passing import Asked, passing
+from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.config import Settings
 from pdgate.gateway.engine_metrics.page import parse_in_turns
 from pdgate.gateway.engine_metrics.reader import MAX_PAGE_BYTES
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
-from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS, MOST_UNKNOWN_EVENTS, Malformed
+from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS, MOST_UNKNOWN_EVENTS, MalformedBatch
 from pdgate.gateway.kv_events.events import read as read_events
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.upstream.exchange import MAX_ERROR_BYTES
@@ -168,7 +168,7 @@ async def test_the_longest_page_of_an_engines_metrics(line: bytes) -> None:
     assert await longest_step(lambda: parse_in_turns(page, 0)) <= CALLBACK_SECONDS
 
 
-ROUTE = Asked(PASSED, "POST", "/v1/x")
+ROUTE = PassedRequest(PASSED, "POST", "/v1/x")
 FORM = b"multipart/form-data; boundary=X"
 PART = b'--X\r\ncontent-disposition: form-data; name="a"\r\n\r\n'
 PASSING = {
@@ -240,8 +240,8 @@ def test_a_batch_of_kv_events(events: list[object]) -> None:
     payload = msgspec.msgpack.encode([1.0, events, 0])
 
     def taken() -> None:
-        translation, seen = Translation(PrefixIndex()), Seen()
-        with suppress(Malformed):
+        translation, seen = EventTranslation(PrefixIndex()), SeenEventCounts()
+        with suppress(MalformedBatch):
             translation.take("p0", 0, read_events(payload), seen)
 
     assert cpu_seconds(taken) <= CALLBACK_SECONDS

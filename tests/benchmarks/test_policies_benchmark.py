@@ -106,9 +106,11 @@ def test_a_part_of_results_is_replaced_and_others_stay(tmp_path: Path) -> None:
 def test_a_piece_of_the_trace_has_a_page_for_each_block() -> None:
     """So what engines find of a prompt is what the simulator finds."""
     from benchmarks.simulation_validation.piece import PAGE_TOKENS, piece
-    from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
+    from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 
-    asks = [Ask(at, 3 * BLOCK_TOKENS + 64, 400, (11, 22, last)) for at, last in ((0, 33), (9, 44))]
+    asks = [
+        TraceCall(at, 3 * BLOCK_TOKENS + 64, 400, (11, 22, last)) for at, last in ((0, 33), (9, 44))
+    ]
     one, other = piece(asks, 2, per_second=2.0)
 
     assert len(one.prompt) == 3 * PAGE_TOKENS + 2

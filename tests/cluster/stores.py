@@ -19,7 +19,7 @@ from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.file import File
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.member import Member
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.cluster.redis_store.directory import RedisDirectory
 from pdgate.cluster.static import Static
 from pdgate.protocols.instance import Role
@@ -76,7 +76,7 @@ def of_values(
 
 @contextmanager
 def memory(_: pytest.FixtureRequest) -> Iterator[Store]:
-    made = Memory()
+    made = MemoryDirectory()
     yield of_values(made, made.put, made.delete)
 
 

@@ -17,7 +17,7 @@ from pdgate.cluster.directory import (
 from pdgate.cluster.etcd import http, wire
 from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.kubernetes import slices
-from pdgate.cluster.kubernetes.fleet import MOST_ENDPOINTS, Fleet
+from pdgate.cluster.kubernetes.fleet import MOST_ENDPOINTS, SliceFleet
 from pdgate.cluster.kubernetes.slices import Slice, SliceEndpoint
 from pdgate.cluster.member import MAX_VALUE_BYTES
 from pdgate.cluster.redis_store import scripts
@@ -92,7 +92,7 @@ async def test_an_etcd_whose_answer_is_too_long_is_away(
 
 def test_slices_beyond_what_is_used_are_refused_by_name() -> None:
     many = [replace(D, port=1 + n) for n in range(MOST_ENDPOINTS)]
-    fleet = Fleet()
+    fleet = SliceFleet()
 
     def of(name: str, first: int, count: int) -> Slice:
         endpoints = [SliceEndpoint(each) for each in many[first : first + count]]

@@ -12,7 +12,7 @@ import zmq
 import zmq.asyncio
 
 from pdgate.cluster.member import Member, read
-from pdgate.cluster.mori_io import FORGET_SECONDS, STRANGERS, MoriIo
+from pdgate.cluster.mori_io import FORGET_SECONDS, STRANGERS, MoriIoDirectory
 from pdgate.cluster.polled import Seen, Unseen
 from pdgate.protocols.instance import Role
 from tests.support.clock import Clock
@@ -33,7 +33,7 @@ class Site:
     def __init__(self, allow: str = "") -> None:
         self.clock = Clock()
         self.at = f"127.0.0.1:{free_port()}"
-        self.directory = MoriIo(self.clock, listen=self.at, allow=allow)
+        self.directory = MoriIoDirectory(self.clock, listen=self.at, allow=allow)
         self._context = zmq.asyncio.Context()
         self._engines: list[zmq.asyncio.Socket] = []
 
@@ -141,7 +141,7 @@ async def test_a_stranger_is_not_let_in_and_counted() -> None:
 
 async def test_a_port_that_is_taken_is_a_directory_that_does_not_answer() -> None:
     async with site() as made:
-        other = MoriIo(listen=made.at)
+        other = MoriIoDirectory(listen=made.at)
 
         with pytest.raises(Unseen, match="no heartbeats can be heard"):
             await other.look()

@@ -1,7 +1,8 @@
 """What ZeroMQ's sockets send is heard; what would fill memory, or never end, ends its connection and no other."""
 
 import asyncio
-import struct
+import gc
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,28 +10,26 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from pdgate.cluster import zmtp
 from pdgate.cluster.networks import Allowed
-from pdgate.cluster.zmtp import Listener, Refused
+from pdgate.cluster.zmtp import listener, wire
+from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
+from pdgate.cluster.zmtp.wire import RefusalReason
 from tests.support.waiting import PATIENCE_SECONDS, until
+from tests.support.zmtp import COMMAND, GREETING, MORE, READY, frame
 
 MOST_BYTES = 1000
-GREETING = b"\xff" + bytes(8) + b"\x7f\3\0" + b"NULL".ljust(20, b"\0") + bytes(32)
-READY = b"\4\x1a\5READY\x0bSocket-Type\0\0\0\4PUSH"
-MORE, LONG, COMMAND = 1, 2, 4
-
-
-def frame(flags: int, body: bytes) -> bytes:
-    return bytes([flags | LONG]) + struct.pack(">Q", len(body)) + body
 
 
 class Site:
     def __init__(self, kind: str) -> None:
         self.heard: list[bytes] = []
-        self.refused: list[Refused] = []
-        self.listener = Listener(
-            "127.0.0.1", 0, kind, Allowed(), MOST_BYTES, self.heard.append, self.refused.append
+        self.refused: list[RefusalReason] = []
+        self.listener = ZmtpListener(
+            "127.0.0.1", 0, kind, Allowed(), MOST_BYTES, self._heard, self.refused.append
         )
+
+    def _heard(self, _: ZmtpPeer, parts: list[bytes]) -> None:
+        self.heard.append(parts[-1])
 
     async def talk(self, *said: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
@@ -87,17 +86,29 @@ async def test_sockets_of_zeromq_are_heard_and_their_pings_answered(kind: str, p
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        ([frame(MORE, b"x" * 10)] * 100_000, Refused.TOO_LARGE),
-        ([frame(MORE, b"x" * 600)] * 2, Refused.TOO_LARGE),
-        ([frame(0, b"x" * (MOST_BYTES + 1))], Refused.TOO_LARGE),
-        ([b"\2" + b"\xff" * 8], Refused.TOO_LARGE),
-        ([frame(COMMAND, b"x" * 1000)], Refused.TOO_LARGE),
-        ([b"\x08\0"], Refused.MALFORMED),
-        ([frame(MORE, b"x"), frame(COMMAND, b"\4PING\0\0")], Refused.MALFORMED),
+        ([frame(MORE, b"x" * 10)] * 100_000, RefusalReason.TOO_LARGE),
+        ([frame(MORE, b"")] * (wire.MOST_PARTS + 1), RefusalReason.TOO_LARGE),
+        ([frame(MORE, b"x" * 600)] * 2, RefusalReason.TOO_LARGE),
+        ([frame(0, b"x" * (MOST_BYTES + 1))], RefusalReason.TOO_LARGE),
+        ([b"\2" + b"\xff" * 8], RefusalReason.TOO_LARGE),
+        ([frame(COMMAND, b"x" * 1000)], RefusalReason.TOO_LARGE),
+        ([b"\x08\0"], RefusalReason.MALFORMED),
+        ([frame(MORE, b"x"), frame(COMMAND, b"\4PING\0\0")], RefusalReason.MALFORMED),
     ],
-    ids=["endless", "long-parts", "long", "huge", "long-command", "reserved", "command-within"],
+    ids=[
+        "endless",
+        "many-parts",
+        "long-parts",
+        "long",
+        "huge",
+        "long-command",
+        "reserved",
+        "command-within",
+    ],
 )
-async def test_what_would_not_end_ends_its_connection(said: list[bytes], why: Refused) -> None:
+async def test_what_would_not_end_ends_its_connection(
+    said: list[bytes], why: RefusalReason
+) -> None:
     async with site() as made:
         _, other = await made.talk(GREETING, READY)
         reader, writer = await made.talk(GREETING, READY, *said)
@@ -126,24 +137,24 @@ async def test_what_would_not_end_ends_its_connection(said: list[bytes], why: Re
 async def test_what_does_not_speak_it_is_gone_soon(
     said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zmtp, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(wire, "HANDSHAKE_SECONDS", 0.2)
     async with site() as made:
         reader, writer = await made.talk(said)
 
         await ended(reader)
-        await until(lambda: made.refused == [Refused.MALFORMED], "it is counted")
+        await until(lambda: made.refused == [RefusalReason.MALFORMED], "it is counted")
         writer.close()
 
 
 async def test_a_message_that_has_begun_must_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """And one that has not may take its time."""
-    monkeypatch.setattr(zmtp, "MESSAGE_SECONDS", 0.2)
+    monkeypatch.setattr(wire, "MESSAGE_SECONDS", 0.2)
     async with site() as made:
         _, silent = await made.talk(GREETING, READY)
         reader, writer = await made.talk(GREETING, READY, frame(MORE, b"x"))
 
         await ended(reader)
-        await until(lambda: made.refused == [Refused.MALFORMED], "it is counted")
+        await until(lambda: made.refused == [RefusalReason.MALFORMED], "it is counted")
         silent.write(frame(0, b"late"))
         await until(lambda: made.heard == [b"late"], "it was not")
         writer.close()
@@ -151,7 +162,7 @@ async def test_a_message_that_has_begun_must_come(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmtp, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(listener, "MOST_AT_ONCE", 2)
     async with site() as made:
         first, second = await made.talk(GREETING, READY), await made.talk(GREETING, READY)
         for reader, writer in (first, second):
@@ -161,7 +172,7 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
         reader, writer = await made.talk(GREETING, READY)
         assert await ended(reader) == b""
-        assert made.refused == [Refused.TOO_MANY]
+        assert made.refused == [RefusalReason.TOO_MANY]
         for _, one in (first, second):
             one.close()
         writer.close()
@@ -169,8 +180,8 @@ async def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_flood_has_its_share_of_time_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """All connections together, in turns: those that say little are heard among those that say much."""
-    monkeypatch.setattr(zmtp, "MOST_FRAMES", 10)
-    monkeypatch.setattr(zmtp, "FRAMES_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "MOST_FRAMES", 10)
+    monkeypatch.setattr(listener, "FRAMES_SECONDS", 0.05)
     loop = asyncio.get_running_loop()
     async with site() as made:
         floods = [await made.talk(GREETING, READY, frame(0, b"much") * 500) for _ in range(3)]
@@ -197,3 +208,28 @@ async def test_it_can_be_run_again() -> None:
         await asyncio.wait((running,))
         writer.close()
     made.listener.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_peer_that_comes_as_it_ends_is_hung_up_on(turns: int) -> None:
+    """In whichever turn of its loop."""
+    made = Site("PULL")
+
+    async def main() -> list[socket.socket]:
+        running = asyncio.create_task(made.listener.run())
+        reader, writer = await made.talk()
+        writer.close()
+        await ended(reader)
+        peers = [socket.create_connection(("127.0.0.1", made.listener.port)) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.wait((running,))
+        return peers
+
+    peers = asyncio.run(main())
+    made.listener.close()
+    # A socket that was lost is a warning here.
+    gc.collect()
+    for peer in peers:
+        peer.close()

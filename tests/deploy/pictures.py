@@ -25,7 +25,7 @@ from PIL import Image
 
 from deploy.grafana.as_json import COLUMNS, places
 from deploy.grafana.build import BOARDS
-from deploy.grafana.panels import Board, Kind, Limits, Panel, Row, State, Unit
+from deploy.grafana.panels import Board, Panel, PanelKind, PanelLimits, PanelRow, PanelState, Unit
 from tests.deploy.asking import legend, over_the_run
 from tests.deploy.prometheus import Series
 from tests.deploy.rules import FILES
@@ -44,6 +44,7 @@ STATE_COLOURS: Final = {
     "up": GREEN,
     "slow_start": "#9ad0a3",
     "drained": "#3274d9",
+    "asleep": "#8fa8c8",
     "trial": "#e8c547",
     "silent": ORANGE,
     "ejected": "#e06666",
@@ -71,7 +72,7 @@ def draw(board: Board, scene: Scene, to: Path) -> None:
         picture.convert("RGB").quantize(128).save(to, optimize=True)
 
 
-def _row(figure: Any, row: Row, scene: Scene, top: int, tall: int) -> int:
+def _row(figure: Any, row: PanelRow, scene: Scene, top: int, tall: int) -> int:
     """Where the next one begins."""
     found = places(row, top)
     for panel, place in zip(row.panels, found, strict=True):
@@ -101,7 +102,7 @@ def _panel(figure: Any, panel: Panel, scene: Scene, box: Sequence[float], height
         for query in panel.queries
         for series in over_the_run(scene, query)
     ]
-    if panel.kind is Kind.NUMBER:
+    if panel.kind is PanelKind.NUMBER:
         _number(figure, panel, drawn, box)
         return
     legends = min(math.ceil(len(drawn) / 2), MOST_LEGENDS // 2)
@@ -115,7 +116,7 @@ def _panel(figure: Any, panel: Panel, scene: Scene, box: Sequence[float], height
     axes.locator_params(axis="y", nbins=5)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    if panel.kind is Kind.STATES:
+    if panel.kind is PanelKind.STATES:
         _states(axes, panel, drawn)
         return
     _lines(axes, panel, drawn)
@@ -135,7 +136,7 @@ def _states(axes: Any, panel: Panel, drawn: list[Line]) -> None:
     """One line for each series, in the colours of its states."""
     marks = {state.value: state for state in panel.states}
     names = sorted(name for name, _ in drawn)
-    seen: dict[str, State] = {}
+    seen: dict[str, PanelState] = {}
     for name, series in drawn:
         for time, value in series.values:
             state = marks[int(value)]
@@ -187,7 +188,7 @@ def _lines(axes: Any, panel: Panel, drawn: list[Line]) -> None:
     )  # fmt: skip
 
 
-def colour(value: float, limits: Limits | None) -> str:
+def colour(value: float, limits: PanelLimits | None) -> str:
     if limits is None:
         return GREEN
     sign = -1 if limits.low_is_bad else 1

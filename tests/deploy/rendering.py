@@ -1,6 +1,7 @@
 """What `kubectl kustomize` and `helm template` make of deploy/, as objects."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,17 @@ class Rendered:
         args = container(self.of("Deployment", deployment))["args"]
         assert isinstance(args, list)
         return args
+
+    def starts(self) -> list[str]:
+        """Commands of the engines, but for SGLang's, whose start is not ours to judge."""
+        words = (
+            [*one.get("command", ()), *one["args"]]
+            for each in self.objects
+            if each["kind"] in ("Deployment", "StatefulSet")
+            for one in each["spec"]["template"]["spec"]["containers"]
+            if one["name"] == "vllm"
+        )
+        return [shlex.join(each) for each in words if "sglang.launch_server" not in each]
 
     def validate(self) -> None:
         """Kubernetes knows every field."""

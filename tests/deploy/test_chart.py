@@ -9,6 +9,7 @@ import pytest
 
 from pdgate import __version__
 from pdgate.cluster.secret import checked
+from pdgate.engine.command_check import why_not
 from pdgate.protocols.instance import Role
 from tests.deploy.rendering import CHART, NotRendered, Rendered, charted, container, linted
 from tests.deploy.served import as_in_a_pod, found_behind, settings_of
@@ -44,6 +45,14 @@ EVERYTHING = {
 @pytest.mark.parametrize("values", [NOTHING, EVERYTHING], ids=["defaults", "everything"])
 def test_kubernetes_knows_every_field(values: dict[str, Any]) -> None:
     charted(values).validate()
+
+
+@pytest.mark.parametrize("protocol", ["vllm-nixl", "vllm-mooncake", "vllm-kvt"])
+def test_no_engine_is_shipped_that_cannot_start(protocol: str) -> None:
+    started = charted({**EVERYTHING, "protocol": protocol}).starts()
+
+    assert len(started) == 3
+    assert [why for command in started for why in why_not(command)] == []
 
 
 def test_helm_finds_nothing_wrong() -> None:

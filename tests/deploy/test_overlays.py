@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.prometheus import as_object
+from pdgate.engine.command_check import why_not
 from pdgate.gateway.kv_events.sources import check_template
 from pdgate.protocols.instance import Role
 from tests.deploy.rendering import DEPLOY, Json, Rendered, container, kustomized
@@ -224,6 +225,14 @@ def test_what_scales_is_there(with_components: Rendered) -> None:
 def test_what_scales_has_no_number_that_applying_would_set_back(with_components: Rendered) -> None:
     for name in ("pdgate", "prefill", "decode"):
         assert "replicas" not in with_components.of("Deployment", name)["spec"]
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_no_engine_is_shipped_that_cannot_start(name: str, rendered: dict[str, Rendered]) -> None:
+    started = rendered[name].starts()
+
+    assert started or name == "pd-sglang"
+    assert {command: why for command in started if (why := why_not(command))} == {}
 
 
 @pytest.mark.parametrize("name", OVERLAYS)

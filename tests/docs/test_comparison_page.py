@@ -5,9 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.intake import TAKEN
 from pdgate.protocols import plugins
-from pdgate.protocols.instance import Role
 from tests.docs.pages import DOCS, table
 
 PAGE = DOCS / "comparison.md"
@@ -33,7 +31,6 @@ def _nowhere(word: str, *folders: str) -> bool:
 
 # By the beginning of a row: what would be there if pdgate had it.
 EVIDENCE: dict[str, Callable[[], bool]] = {
-    "a third role": lambda: {role.value for role in Role} <= {"prefill", "decode", "both", "plain"},
     "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
     "prefixes weighed by the tier": lambda: _nowhere(".medium", "gateway", "scheduling"),
     "an endpoint picker": lambda: _nowhere("ext_proc", "gateway", "deploy"),
@@ -41,7 +38,6 @@ EVIDENCE: dict[str, Callable[[], bool]] = {
     "limits of tokens": lambda: not [name for name in ApiKeyEntry.model_fields if "token" in name],
     "JWT": lambda: _nowhere("jwt", "gateway"),
     "WASM": lambda: _nowhere("wasmtime", "gateway"),
-    "SGLang's `/generate`": lambda: "/generate" not in TAKEN,
 }
 
 

@@ -9,10 +9,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 import pdgate.gateway
+from pdgate.engine.cache.tier_spec import TierSpec
+from pdgate.engine.cache.tiers import Tier, Tiers
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.metrics import EngineMetrics
+from pdgate.engine.work import Options
 from pdgate.forwarders.record import STAGES
 from pdgate.gateway.metrics import families
-from pdgate.gateway.metrics.family import Family
+from pdgate.gateway.metrics.family import MetricDeclaration
 from pdgate.gateway.metrics.histogram import SECONDS
 from pdgate.transfer.runtime.refusals import Reason, Refusals
 from tests.docs.pages import DOCS, code, table
@@ -20,7 +24,7 @@ from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 
 PAGE = DOCS / "operations" / "metrics.md"
-DECLARED = {name: one for name, one in vars(families).items() if isinstance(one, Family)}
+DECLARED = {name: one for name, one in vars(families).items() if isinstance(one, MetricDeclaration)}
 
 pytestmark = pytest.mark.source
 
@@ -45,8 +49,10 @@ def test_every_metric_that_is_declared_is_shown_and_no_other() -> None:
     assert not any("MetricFamily" in text for text in sources)
 
 
-def test_the_page_has_every_metric_of_the_engine() -> None:
-    made = engine()
+def test_the_page_has_every_metric_of_the_engine(tmp_path: Path) -> None:
+    tier = Tier(TierSpec("disk", str(tmp_path / "tier"), 1 << 20))
+    blocks = NamedBlocks(layout(), "m", [memoryview(bytearray(layout().total_bytes))])
+    made = engine(Options(tiers=Tiers([tier], blocks, "m")))
     connector = FakeConnector(made.core, made.memory, Meeting(layout()))
     registry = CollectorRegistry()
     refusals = Refusals()
@@ -67,7 +73,7 @@ def test_the_page_has_every_stage_in_the_order_of_time() -> None:
     assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == list(STAGES)
 
 
-def _name(family: Family) -> str:
+def _name(family: MetricDeclaration) -> str:
     return f"{family.name}_total" if family.kind == "counter" else family.name
 
 

@@ -8,7 +8,9 @@ from tests.docs.pages import DOCS, table
 
 PAGE = DOCS / "operations" / "security.md"
 ROOT = DOCS.parent
-LISTENS = re.compile(r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.|\bListener\(\n")
+LISTENS = re.compile(
+    r"\.create_server\(|\.bind\(|fleet\.listening\(|_bind\(self\.|\bZmtpListener\(\n"
+)
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {
@@ -35,7 +37,7 @@ NOT_LISTENERS = {
     "lab/conformance/bench.py": "looks for a free port",
     "lab/demo/plan.py": "looks for free ports",
     "lab/demo/queue.py": "looks for a free port",
-    "cluster/zmtp.py": "is what notifications and heartbeats make",
+    "cluster/zmtp/listener.py": "is what notifications and heartbeats make",
     "transfer/runtime/fleet.py": "is what the others call",
 }
 

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from pdgate.engine.api import app
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.constrained import schema
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
@@ -21,9 +22,14 @@ async def served() -> set[str]:
     where = layout()
     output_queue = OutputQueue(asyncio.get_running_loop())
     core = EngineCore(
-        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+        tiny(),
+        where,
+        KvMemory(where, [memoryview(bytearray(where.total_bytes))]),
+        output_queue.deliver,
     )
-    built = app.build(Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32))
+    built = app.build(
+        EngineService(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
+    )
     return set(built.openapi()["paths"])
 
 

@@ -47,7 +47,7 @@ WIDTH: Final = 92
 _LEG = re.compile(r"(batch|staged)( ([a-z-]+))? (prefill|decode|plain|local)")
 
 
-NO_PROTOCOL: Final = ("README", "messenger")
+NO_PROTOCOL: Final = ("README", "messenger", "epd")
 """Pages on what no forwarder sends."""
 
 

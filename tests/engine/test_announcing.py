@@ -9,15 +9,15 @@ import pytest
 from pdgate.cluster.member import read
 from pdgate.cluster.read_only import CannotAnnounce
 from pdgate.engine.announcing import announcement, member
-from pdgate.engine.roles import Roles
-from pdgate.engine.settings import Settings
+from pdgate.engine.roles import EngineRoles
+from pdgate.engine.settings import EngineSettings
 from pdgate.protocols.instance import Role
 from pdgate.protocols.place import Place
 from tests.support.engine_cores import engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 
 ETCD = "http://10.0.0.9:2379"
-HERE = Settings(host="10.0.0.1", etcd=ETCD)
+HERE = EngineSettings(host="10.0.0.1", etcd=ETCD)
 
 
 def connector(host: str) -> FakeConnector:
@@ -28,7 +28,7 @@ def connector(host: str) -> FakeConnector:
 
 
 def test_a_gateway_can_read_what_it_needs() -> None:
-    settings = Settings(
+    settings = EngineSettings(
         host="10.0.0.1", role="decode", protocol="vllm-nixl", block_tokens=32, etcd=ETCD
     )
 
@@ -55,7 +55,7 @@ def test_an_engine_of_several_names_is_to_be_asked(names: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("kv_host", ["0.0.0.0", "::", "", "10.0.0.1"])
 def test_wildcards_are_announced_as_what_others_dial(kv_host: str) -> None:
-    settings = Settings(host="0.0.0.0", advertise_host="fd00::7", etcd=ETCD)
+    settings = EngineSettings(host="0.0.0.0", advertise_host="fd00::7", etcd=ETCD)
 
     assert member(settings, 80, None, ("m",)).url == "http://[fd00::7]:80"
     kv = member(settings, 80, connector(kv_host), ("m",)).kv
@@ -76,15 +76,15 @@ def test_wildcards_are_announced_as_what_others_dial(kv_host: str) -> None:
 )
 def test_what_nobody_could_dial_is_refused_at_the_start(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        Settings(**settings)
+        EngineSettings(**settings)
 
 
 def test_where_nobody_can_announce_itself_no_engine_starts(tmp_path: Path) -> None:
     options = (f"path={tmp_path / 'engines.toml'}",)
-    settings = Settings(directory="file", directory_options=options)
+    settings = EngineSettings(directory="file", directory_options=options)
 
     with pytest.raises(CannotAnnounce, match=r"/workers/plain/127\.0\.0\.1/80"):
-        announcement(settings, 80, None, ("m",), Roles(Role.PLAIN))
+        announcement(settings, 80, None, ("m",), EngineRoles(Role.PLAIN))
 
 
 def test_where_an_engine_runs_is_said(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.request import Finish, Sampling
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Options
 from tests.support.engine_cores import GREEDY, Engine, ask, engine, tokens_of
 
@@ -38,7 +38,7 @@ def test_a_batch_changes_no_answer(alone: dict[str, list[int]]) -> None:
 
 
 def test_chunks_change_no_answer(alone: dict[str, list[int]]) -> None:
-    made = engine(Options(Limits(max_seqs=8, max_tokens=11)))
+    made = engine(Options(StepLimits(max_seqs=8, max_tokens=11)))
     made.core.start()
 
     assert together(made) == alone
@@ -130,7 +130,7 @@ def test_a_seed_repeats_an_answer_and_another_changes_it() -> None:
 
 def test_the_logprobs_of_a_prompt_cover_all_but_its_first_token() -> None:
     """Also when its prefix is known, and when it comes in chunks."""
-    made = engine(Options(Limits(max_seqs=4, max_tokens=7)))
+    made = engine(Options(StepLimits(max_seqs=4, max_tokens=7)))
     made.core.start()
     made.answer(ask("before", PROMPTS["r3"]))
     asked = ask("r", PROMPTS["r3"], replace(GREEDY, logprobs=2, prompt_logprobs=2))
@@ -180,3 +180,18 @@ def test_a_dead_core_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal is not None
     assert not refusal.blame_client
     assert not made.core.alive
+
+
+@pytest.mark.parametrize("salt", ["", 7, ["x"]], ids=str)
+def test_a_salt_that_is_none_is_refused(salt: object) -> None:
+    """Taken for no salt, it would share the prefixes of those who have none."""
+    made = engine()
+    made.core.start()
+
+    made.core.submit(ask("r", "x", body={"cache_salt": salt}))
+
+    refusal = made.answers("r")["r"][-1].refusal
+    made.core.stop()
+    assert refusal is not None
+    assert refusal.blame_client
+    assert "cache_salt" in refusal.message

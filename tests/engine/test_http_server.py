@@ -3,12 +3,14 @@ import socket
 import pytest
 
 from pdgate.engine import http_server
-from pdgate.engine.settings import Settings
+from pdgate.engine.settings import EngineSettings
 from tests.support.ports import LOOPBACK, free_port
 
 
-def settings(protocol: str, port: int = 0) -> Settings:
-    return Settings(host=LOOPBACK, port=port, role="prefill", protocol=protocol, kv_host=LOOPBACK)
+def settings(protocol: str, port: int = 0) -> EngineSettings:
+    return EngineSettings(
+        host=LOOPBACK, port=port, role="prefill", protocol=protocol, kv_host=LOOPBACK
+    )
 
 
 def test_neurons_port_has_a_free_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:

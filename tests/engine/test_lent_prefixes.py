@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.hand_over.decode_first import DecodeFirst
+from pdgate.engine.hand_over.decode_first import DecodeFirstHandOver
 from pdgate.engine.hand_over.lending import Lending
 from pdgate.engine.layout import Layout
 from pdgate.engine.request import Finish, Request, Sampling
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Options
 from pdgate.protocols.dialects import decode_first
 from pdgate.transfer import registry
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.messages import Lent
-from pdgate.transfer.messenger.offers import Offer, Offers, Released
+from pdgate.transfer.messenger.offers import Offer, Offers, ReleasedOffer
 from tests.support.core_pairs import Side, side, until
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.waiting import PATIENCE_SECONDS
@@ -41,7 +41,7 @@ class Scene:
         self._backend = backend
         self._queue = f"memory://{uuid.uuid4().hex}"
         # Chunks of 20 tokens end inside a block.
-        chunked = Options(Limits(max_seqs=8, max_tokens=20))
+        chunked = Options(StepLimits(max_seqs=8, max_tokens=20))
         self.prefill = self._side("prefill", chunked, layout(**prefill_layout))
         self.decode = self._side("decode", Options(), layout())
 
@@ -159,7 +159,7 @@ def test_what_was_called_in_while_it_was_read_is_not_believed(
     scene.first_turn()
     release = Offers.release
 
-    def called_in(offers: Offers, key: str, offer_id: str, reader: object) -> Released:
+    def called_in(offers: Offers, key: str, offer_id: str, reader: object) -> ReleasedOffer:
         offers.forget(key)
         return release(offers, key, offer_id, reader)
 
@@ -201,7 +201,7 @@ def test_a_client_that_leaves_while_prefill_reads_leaves_no_page_taken(
 ) -> None:
     scene.first_turn()
     reading, go_on = threading.Event(), threading.Event()
-    assert isinstance(scene.decode.connector, DecodeFirst)
+    assert isinstance(scene.decode.connector, DecodeFirstHandOver)
     offers = scene.decode.connector._offers
     wait, refused = offers.wait, threading.Event()
 
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_while_prefill_reads_leaves_no_page_taken(
 def test_a_loan_of_more_than_there_is_to_compute_is_refused(tokens: int) -> None:
     with ExitStack() as stack:
         connector = Scene(stack, "shm").prefill.connector
-        assert isinstance(connector, DecodeFirst)
+        assert isinstance(connector, DecodeFirstHandOver)
 
         with pytest.raises(ValueError, match="are lent"):
             connector.borrow(Lent("127.0.0.1", 1, "e", "k", tokens), NEEDED, "d")

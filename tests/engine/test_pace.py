@@ -1,6 +1,6 @@
 import pytest
 
-from pdgate.engine.pace import Faults, Pace
+from pdgate.engine.pace import Faults, StepPace
 
 
 @pytest.mark.parametrize(
@@ -9,12 +9,14 @@ from pdgate.engine.pace import Faults, Pace
 def test_a_step_takes_as_long_as_its_slowest_part(
     prompts: int, decodes: int, seconds: float
 ) -> None:
-    assert Pace(prefill_seconds=0.3, token_seconds=0.1).least_seconds(prompts, decodes) == seconds
+    assert (
+        StepPace(prefill_seconds=0.3, token_seconds=0.1).least_seconds(prompts, decodes) == seconds
+    )
 
 
 @pytest.mark.parametrize(("read", "seconds"), [(0, 0.1), (40, 0.1), (160, 0.4)])
 def test_prompt_tokens_ride_along_until_they_make_a_step_longer(read: int, seconds: float) -> None:
-    pace = Pace(token_seconds=0.1, read_seconds=0.0025)
+    pace = StepPace(token_seconds=0.1, read_seconds=0.0025)
 
     assert pace.least_seconds(prompts=0, decodes=4, read=read) == pytest.approx(seconds)
 

@@ -1,8 +1,8 @@
 """Pages that a peer's reader is in the middle of are not taken by preemption."""
 
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.job import Job, State, Step
-from pdgate.engine.scheduler import Limits, Scheduler
+from pdgate.engine.job import EngineStep, Job, JobState
+from pdgate.engine.scheduler import StepLimits, StepScheduler
 
 BLOCK = 4
 
@@ -12,11 +12,11 @@ def job(name: str, tokens: int, *, pinned: bool = False) -> Job:
     return Job(name, prompt, tokens, pinned=pinned)
 
 
-def scheduler(blocks: int) -> Scheduler:
-    return Scheduler(Limits(max_seqs=4, max_tokens=32), BlockPool(blocks, BLOCK))
+def scheduler(blocks: int) -> StepScheduler:
+    return StepScheduler(StepLimits(max_seqs=4, max_tokens=32), BlockPool(blocks, BLOCK))
 
 
-def compute(made: Scheduler, step: Step) -> None:
+def compute(made: StepScheduler, step: EngineStep) -> None:
     for chunk in step.chunks:
         made.advance(chunk)
         if chunk.completes:
@@ -33,9 +33,9 @@ def test_a_pinned_job_is_passed_over_even_if_it_is_the_youngest() -> None:
     made.step()
 
     assert [one.state for one in (old, middle, young)] == [
-        State.RUNNING,
-        State.WAITING,
-        State.RUNNING,
+        JobState.RUNNING,
+        JobState.WAITING,
+        JobState.RUNNING,
     ]
     assert made.evicted == []
 
@@ -51,6 +51,6 @@ def test_where_only_a_pinned_job_is_left_its_pages_are_handed_over_not_freed() -
     assert made.step().chunks == []
 
     assert made.evicted == [(only, [block])]
-    assert only.state is State.WAITING
+    assert only.state is JobState.WAITING
     assert not only.pinned
     made.drop([block])

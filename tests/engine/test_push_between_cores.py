@@ -10,7 +10,7 @@ import pytest
 
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.request import Finish, Request
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Options
 from pdgate.transfer import registry
 from pdgate.transfer.messenger.process_mover import ProcessMover
@@ -29,7 +29,7 @@ class Scene:
         self._backend = backend
         self._stack = stack
         # Chunks of 20 tokens end inside a block of 16.
-        chunked = Options(Limits(max_seqs=8, max_tokens=20))
+        chunked = Options(StepLimits(max_seqs=8, max_tokens=20))
         self.prefill = self._side("prefill", chunked, prefill_lease_seconds)
         self.decode = self._side("decode", Options(), lease_seconds=30.0)
 

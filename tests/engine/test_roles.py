@@ -8,23 +8,23 @@ import pytest
 
 from pdgate.cluster.directory import Joined, Left, Listed, Listing
 from pdgate.cluster.member import Member
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.engine import roles as module
-from pdgate.engine.roles import RoleFixed, RoleNotAnnounced, Roles, may_change, why_fixed
-from pdgate.engine.settings import Settings
+from pdgate.engine.roles import EngineRoles, RoleFixed, RoleNotAnnounced, may_change, why_fixed
+from pdgate.engine.settings import EngineSettings
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import P, following
 
 
 @asynccontextmanager
-async def listed(directory: Memory, roles: Roles) -> AsyncIterator[None]:
+async def listed(directory: MemoryDirectory, roles: EngineRoles) -> AsyncIterator[None]:
     async with directory.announce(P) as listing:
         roles.announced(listing, P)
         yield
 
 
 async def test_a_change_is_in_the_directory_when_it_is_answered() -> None:
-    directory, roles = Memory(), Roles(Role.PREFILL)
+    directory, roles = MemoryDirectory(), EngineRoles(Role.PREFILL)
     async with listed(directory, roles), following(directory) as told:
         await told.first(Listed)
 
@@ -37,7 +37,7 @@ async def test_a_change_is_in_the_directory_when_it_is_answered() -> None:
 
 @pytest.mark.parametrize("protocol", ["neuron", "sglang", "plain"])
 async def test_what_a_protocol_cannot_do_is_said_and_nothing_changes(protocol: str) -> None:
-    directory, roles = Memory(), Roles(Role.PREFILL, why_fixed(protocol))
+    directory, roles = MemoryDirectory(), EngineRoles(Role.PREFILL, why_fixed(protocol))
     async with listed(directory, roles):
         with pytest.raises(RoleFixed):
             await roles.change(Role.DECODE)
@@ -48,7 +48,7 @@ async def test_what_a_protocol_cannot_do_is_said_and_nothing_changes(protocol: s
 
 async def test_an_engine_that_nobody_lists_cannot_tell_of_a_change() -> None:
     with pytest.raises(RoleNotAnnounced):
-        await Roles(Role.PREFILL).change(Role.DECODE)
+        await EngineRoles(Role.PREFILL).change(Role.DECODE)
 
 
 async def test_a_directory_that_is_away_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ async def test_a_directory_that_is_away_is_told_later(monkeypatch: pytest.Monkey
             await asyncio.Event().wait()
 
     monkeypatch.setattr(module, "TOLD_SECONDS", 0.01)
-    away, roles = Away(), Roles(Role.PREFILL)
+    away, roles = Away(), EngineRoles(Role.PREFILL)
     roles.announced(away, P)
 
     assert not await roles.change(Role.DECODE)
@@ -81,6 +81,6 @@ def test_an_engine_is_built_for_both_roles_only_where_it_may_change(
     protocol: str, etcd: str, token: str, may: bool
 ) -> None:
     """Where it may not, calls of the other role are refused, as they show a mistake."""
-    settings = Settings(role="prefill", protocol=protocol, etcd=etcd, admin_token_file=token)
+    settings = EngineSettings(role="prefill", protocol=protocol, etcd=etcd, admin_token_file=token)
 
     assert may_change(settings) is may

@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.job import Job, State, Step
-from pdgate.engine.scheduler import Limits, Scheduler
+from pdgate.engine.job import EngineStep, Job, JobState
+from pdgate.engine.scheduler import StepLimits, StepScheduler
 
 BLOCK = 4
 SAMPLED = 7
@@ -17,18 +17,18 @@ def job(name: str, tokens: int, load: int | None = None, goal: int | None = None
     return Job(name, prompt, tokens, goal=goal, load=load)
 
 
-def scheduler(blocks: int = 16, seqs: int = 4, tokens: int = 8) -> Scheduler:
-    return Scheduler(Limits(seqs, tokens), BlockPool(blocks, BLOCK))
+def scheduler(blocks: int = 16, seqs: int = 4, tokens: int = 8) -> StepScheduler:
+    return StepScheduler(StepLimits(seqs, tokens), BlockPool(blocks, BLOCK))
 
 
-def compute(made: Scheduler, step: Step) -> None:
+def compute(made: StepScheduler, step: EngineStep) -> None:
     for chunk in step.chunks:
         made.advance(chunk)
         if chunk.completes and chunk.job.goal is None:
             chunk.job.tokens.append(SAMPLED)
 
 
-def seen(step: Step) -> dict[str, int]:
+def seen(step: EngineStep) -> dict[str, int]:
     return {chunk.job.id: chunk.count for chunk in step.chunks}
 
 
@@ -84,7 +84,7 @@ def test_the_youngest_gives_its_pages_up_and_starts_again() -> None:
 
     assert seen(step) == {"a": 1}
     assert made.preemptions == 1
-    assert young.state is State.WAITING
+    assert young.state is JobState.WAITING
     assert young.computed == 0
 
 
@@ -138,6 +138,20 @@ def test_pages_of_an_aborted_load_wait_for_its_end() -> None:
     assert pool.used == 0
 
 
+def test_calls_of_different_salts_share_no_prefix() -> None:
+    made = scheduler(tokens=16)
+    hits = []
+    for name, salt in (("first", "mine"), ("second", "yours"), ("third", ""), ("fourth", "mine")):
+        one = job(name, 0)
+        one.tokens, one.prompt_tokens, one.salt = list(range(10)), 10, salt
+        made.add(one)
+        compute(made, made.step())
+        hits.append(one.hits)
+        made.abort(one)
+
+    assert hits == [0, 0, 0, 8]
+
+
 def test_a_prefix_is_computed_once() -> None:
     made = scheduler(tokens=32)
     first, second = job("a", 12), job("a", 12)
@@ -165,7 +179,7 @@ def test_the_younger_of_two_loaded_jobs_yields_its_pages() -> None:
         compute(made, made.step())
 
     assert len(first.tokens) == 12
-    assert second.state is State.WAITING
+    assert second.state is JobState.WAITING
 
 
 @settings(max_examples=60)
@@ -210,8 +224,8 @@ def test_everything_ends_and_every_page_comes_back(
             if len(one.tokens) >= one.prompt_tokens + wanted:
                 made.drop(made.finish(one))
         assert pool.free + pool.used == blocks
-        if all(one.state is State.OVER for one, *_ in jobs.values()):
+        if all(one.state is JobState.OVER for one, *_ in jobs.values()):
             break
 
-    assert all(one.state is State.OVER for one, *_ in jobs.values())
+    assert all(one.state is JobState.OVER for one, *_ in jobs.values())
     assert pool.used == 0

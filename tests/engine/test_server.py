@@ -92,6 +92,17 @@ def test_it_dies_at_the_request_it_was_told_to() -> None:
     [
         (("--tp", "3"), "4 heads cannot be split evenly over tp 3"),
         (
+            ("--role", "prefill", "--pdd-protocol", "neuron", "--pp", "2"),
+            "neuron knows no pipeline stages: pp 2",
+        ),
+        (
+            (
+                *("--role", "prefill", "--pdd-protocol", "vllm-kvt", "--tp", "2"),
+                *("--transfer-option", "port=18400"),
+            ),
+            "each of 2 ranks listens at a place of its own: leave the transfer option port=18400 out",
+        ),
+        (
             ("--role", "prefill", "--pdd-protocol", "sglang", "--transfer-option", "speed=9"),
             "transfer backend 'tcp' has no option 'speed'",
         ),

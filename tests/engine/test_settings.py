@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.settings import Settings
+from pdgate.engine.settings import EngineSettings
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from pdgate.engine.settings import Settings
 )
 def test_what_cannot_work_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w"):
-        Settings(**wrong)
+        EngineSettings(**wrong)
 
 
 def test_no_sequence_is_longer_than_all_blocks() -> None:
-    assert Settings(blocks=4, block_tokens=16, max_model_tokens=1000).most_tokens == 64
+    assert EngineSettings(blocks=4, block_tokens=16, max_model_tokens=1000).most_tokens == 64

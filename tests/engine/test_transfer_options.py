@@ -3,7 +3,7 @@
 import pytest
 
 from pdgate.engine import transfer_options
-from pdgate.engine.settings import Settings
+from pdgate.engine.settings import EngineSettings
 from pdgate.protocols import plugins
 from pdgate.protocols.options import Value
 
@@ -88,4 +88,4 @@ def test_programs_get_the_same_as_data() -> None:
 
 def test_a_plain_engine_takes_none() -> None:
     with pytest.raises(ValueError, match="transfers nothing"):
-        Settings(transfer_options=("lanes=1",))
+        EngineSettings(transfer_options=("lanes=1",))

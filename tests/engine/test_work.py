@@ -1,8 +1,9 @@
 """What a step says that it did, which is what its least duration is made of."""
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Sampling
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Done, Options, Work
 from tests.support.engine_cores import ask, layout, tiny
 
@@ -13,7 +14,13 @@ def test_a_step_tells_apart_what_it_reads_and_what_it_decodes() -> None:
     """A prompt of seven tokens, five a step; then another of two beside its answer."""
     where = layout()
     memory = memoryview(bytearray(where.total_bytes))
-    work = Work(tiny(), where, [memory], Options(Limits(max_seqs=4, max_tokens=5)), Faults())
+    work = Work(
+        tiny(),
+        where,
+        KvMemory(where, [memory]),
+        Options(StepLimits(max_seqs=4, max_tokens=5)),
+        Faults(),
+    )
     prompt = ask("long", "abcdef", THREE_TOKENS)
     assert len(prompt.prompt) == 7
     work.submit(prompt)

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.job import Job, State, Step
-from pdgate.engine.scheduler import Limits, Scheduler
+from pdgate.engine.job import EngineStep, Job, JobState
+from pdgate.engine.scheduler import StepLimits, StepScheduler
 
 BLOCK = 4
 BATCH = 3
 
 
-def scheduler(blocks: int = 64, tokens: int = 64) -> Scheduler:
-    return Scheduler(Limits(BATCH, tokens), BlockPool(blocks, BLOCK))
+def scheduler(blocks: int = 64, tokens: int = 64) -> StepScheduler:
+    return StepScheduler(StepLimits(BATCH, tokens), BlockPool(blocks, BLOCK))
 
 
 def job(name: str, tokens: int = 6, *, hands_over: bool = False, load: int | None = None) -> Job:
@@ -25,11 +25,11 @@ def job(name: str, tokens: int = 6, *, hands_over: bool = False, load: int | Non
     return Job(name, prompt, tokens, goal, load=load, pinned=hands_over)
 
 
-def names(step: Step) -> list[str]:
+def names(step: EngineStep) -> list[str]:
     return [chunk.job.id for chunk in step.chunks]
 
 
-def compute(made: Scheduler, step: Step) -> None:
+def compute(made: StepScheduler, step: EngineStep) -> None:
     for chunk in step.chunks:
         made.advance(chunk)
         if chunk.completes and chunk.job.goal is None:
@@ -59,7 +59,7 @@ def test_no_prompt_begins_while_a_batch_of_them_waits_for_readers() -> None:
     made.add(one := job("a", hands_over=True))
 
     assert names(made.step(handing_over=BATCH)) == []
-    assert one.state is State.WAITING
+    assert one.state is JobState.WAITING
     assert names(made.step(handing_over=BATCH - 1)) == ["a"]
 
 
@@ -267,9 +267,9 @@ def test_the_rules_hold_at_every_step_and_everybody_gets_a_turn(
         made.evicted = []
         if stranded and not step.chunks and not made.loading:
             made.drop(stranded.pop())
-        if all(one.state is State.OVER for one in jobs) and not handing_over and not stranded:
+        if all(one.state is JobState.OVER for one in jobs) and not handing_over and not stranded:
             break
 
-    assert all(one.state is State.OVER for one in jobs)
+    assert all(one.state is JobState.OVER for one in jobs)
     assert pool.used == 0
     assert pool.free == blocks

@@ -15,7 +15,7 @@ from pdgate.forwarders.retry import FRESH, RetryPolicy
 from pdgate.forwarders.route import Route, Way
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 from tests.support.scripted import D0, P0, Scripted, chat, fleet, scheduler
 
 
@@ -27,13 +27,13 @@ class Noted:
         self.told: list[str] = []
         self._slips = slips
 
-    def has_read(self, seconds: float) -> Watch | None:
+    def has_read(self, seconds: float) -> StreamWatch | None:
         raise AssertionError("nothing was read")
 
     def read(self, seconds: float) -> None:
         raise AssertionError("nothing was read")
 
-    def has_loaded(self, seconds: float) -> Watch | None:
+    def has_loaded(self, seconds: float) -> StreamWatch | None:
         raise AssertionError("nothing was loaded")
 
     def worked(self) -> None:

@@ -16,9 +16,10 @@ from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from tests.support.answers import opening, piece, streamed, usage, whole
+from tests.support.answers import opening, piece, prefilled, streamed, usage, whole
 from tests.support.scripted import NEVER, After, Crossing, Scripted, call_of, chat
 
+PUBLIC_ID = "chatcmpl-u"
 PREFILL_ID, DECODE_ID, PUBLIC = "cmpl-u_10.0.0.1:80", "cmpl-u_10.0.0.1:8000", "u"
 RENAMES = {PREFILL_ID.encode(): b"u", DECODE_ID.encode(): b"u"}
 PATHS = [CHAT, COMPLETIONS]
@@ -140,9 +141,49 @@ def test_the_client_sees_decodes_stream_with_ids_renamed(
     assert seen(got) == seen(stream.replace(DECODE_ID.encode(), b"u"))
 
 
+kinds = st.lists(
+    st.tuples(
+        st.sampled_from(["content", "content", "reasoning", "end", "done"]),
+        st.text("ab", max_size=3),
+    ),
+    max_size=6,
+)
+
+
+@given(first=st.text("ab", min_size=1, max_size=2), said=kinds)
+def test_whatever_decode_says_its_answer_or_an_error_is_what_the_client_gets(
+    first: str, said: list[tuple[str, str]]
+) -> None:
+    stream, answer, thinks_first = [opening()], "", False
+    for kind, text in said:
+        match kind:
+            case "content":
+                answer += text
+                stream.append(piece(text))
+            case "reasoning":
+                thinks_first |= bool(text) and not answer.startswith(first)
+                delta = {"index": 0, "delta": {"reasoning": text}, "finish_reason": None}
+                stream.append(sse.event({"id": "x", "choices": [delta]}))
+            case "end":
+                stream.append(piece("", "stop"))
+            case _:
+                stream.append(sse.DONE)
+    merge = FirstTokenStream(asked(CHAT), {})
+    got = merge.first(parse_object(encode(prefilled(first))))
+    try:
+        got += b"".join(map(merge.feed, stream)) + merge.end()
+    except EngineFailed:
+        return
+
+    assert seen(got).text[0] == answer
+    assert not thinks_first
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_the_first_token_does_not_wait_for_decode(path: str) -> None:
-    got = seen(early(asked(path), whole("The", path=path, id=f"chatcmpl-{PREFILL_ID}")))
+    got = seen(
+        early(asked(path), whole("The", path=path, id=f"chatcmpl-{PREFILL_ID}", finish="length"))
+    )
 
     assert got.text == {0: "The"}
     assert got.order == (["role", "text"] if path == CHAT else ["text"])
@@ -154,7 +195,7 @@ def test_decodes_role_and_first_token_are_taken_out() -> None:
 
     assert got.count(b'"role"') == 1
     assert got.count(b"The") == 1
-    assert got.endswith(b"".join([piece(" sky"), piece("", "stop"), sse.DONE]))
+    assert got.endswith(b"".join(streamed("The", " sky", id=PUBLIC_ID)[2:]))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -175,7 +216,7 @@ def test_an_answer_of_no_text_passes_as_it_is(path: str) -> None:
 def test_usage_and_the_end_come_once() -> None:
     got = merged(asked(CHAT), "The", [*streamed("The")[:-1], usage(), sse.DONE])
 
-    assert got.endswith(usage() + sse.DONE)
+    assert got.endswith(usage(id=PUBLIC_ID) + sse.DONE)
     assert got.count(b'"usage"') == 1
 
 
@@ -208,7 +249,7 @@ def test_nothing_goes_early_where_the_first_chunk_may_change(
     call = asked(path, **fields)
     stream = [opening(), piece("The", path=path), piece("", "stop", path=path), sse.DONE]
 
-    assert early(call, whole("The", path=path)) == b""
+    assert early(call, whole("The", path=path, finish="length")) == b""
     assert merged(call, "The", stream) == b"".join(stream)
 
 
@@ -218,7 +259,7 @@ def test_nothing_goes_early_where_the_first_chunk_may_change(
     ids=str,
 )
 def test_fields_that_ask_for_nothing_do_not_hold_it_back(fields: dict[str, Any]) -> None:
-    assert early(asked(CHAT, **fields), whole("The"))
+    assert early(asked(CHAT, **fields), prefilled("The"))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +274,31 @@ def test_fields_that_ask_for_nothing_do_not_hold_it_back(fields: dict[str, Any])
     ids=str,
 )
 def test_only_plain_text_goes_early(message: dict[str, Any]) -> None:
-    assert early(asked(CHAT), {"id": "x", "choices": [{"index": 0, "message": message}]}) == b""
+    choice = {"index": 0, "message": message, "finish_reason": "length"}
+
+    assert early(asked(CHAT), {"id": "x", "choices": [choice]}) == b""
+
+
+@pytest.mark.parametrize(
+    "mark", ["<think>", "[THINK]", "<|channel|>", "\n<think>", "\u25c1think\u25b7", "\n", " "]
+)
+def test_the_mark_of_a_parser_waits_for_decode(mark: str) -> None:
+    """Prefill's one token says no more of it than that, and decode's stream has it as reasoning, or not at all."""
+    assert early(asked(CHAT), prefilled(mark)) == b""
+
+
+def test_a_token_that_ends_the_answer_waits_for_decode() -> None:
+    assert early(asked(CHAT), whole("The", finish="stop")) == b""
+
+
+def test_an_engine_with_ids_of_its_own_keeps_the_answers() -> None:
+    """Clients put chunks together by it."""
+    stream = FirstTokenStream(asked(CHAT), {})
+    first = stream.first(parse_object(encode(prefilled("The", id="of-prefill"))))
+
+    got = seen(first + b"".join(map(stream.feed, streamed("The", " sky", id="of-decode"))))
+
+    assert (got.ids, got.text) == ({"of-prefill"}, {0: "The sky"})
 
 
 @pytest.mark.parametrize("reply", [{}, {"choices": []}, {"choices": None}, {"choices": "x"}])
@@ -273,10 +338,13 @@ def test_a_decode_that_ends_without_the_first_token_disagrees_too(path: str) -> 
     "nonsense",
     [
         b"data: nope\n\n",
+        b'data: {"choices": "\xff"}\n\n',
+        b'data: {"choices": %b}\n\n' % (b"[" * 20_000 + b"]" * 20_000),
         b"data: []\n\n",
         b'data: {"choices": [1]}\n\n',
         b'data: {"choices": 7}\n\n',
     ],
+    ids=["no JSON", "no UTF-8", "too deep", "a list", "no choice", "no choices"],
 )
 def test_what_is_no_chunk_is_the_engines_failure(nonsense: bytes) -> None:
     with pytest.raises(EngineFailed, match="no chunk"):
@@ -308,7 +376,7 @@ D = Instance("d0", "http://10.0.1.1:8200", Role.DECODE, "neuron")
 
 
 async def test_the_client_hears_prefill_while_decode_is_silent() -> None:
-    engines = Scripted(p0=whole("The"), d0=[NEVER])
+    engines = Scripted(p0=prefilled("The"), d0=[NEVER])
     crossing = Crossing(engines, P, D)
     asking = asyncio.create_task(crossing.ask(chat()))
     await engines.waits("d0").wait()
@@ -320,7 +388,7 @@ async def test_the_client_hears_prefill_while_decode_is_silent() -> None:
 
 
 async def test_both_legs_make_one_answer() -> None:
-    engines = Scripted(p0=whole("The"), d0=streamed("The", " sky"))
+    engines = Scripted(p0=prefilled("The"), d0=streamed("The", " sky"))
 
     told = await Crossing(engines, P, D).ask(chat())
 
@@ -331,7 +399,7 @@ async def test_both_legs_make_one_answer() -> None:
 
 async def test_a_whole_answer_is_decodes_alone() -> None:
     """It holds the first token already."""
-    engines = Scripted(p0=whole("The"), d0=whole("The sky"))
+    engines = Scripted(p0=prefilled("The"), d0=whole("The sky"))
 
     told = await Crossing(engines, P, D).ask(chat(stream=False))
 
@@ -339,7 +407,7 @@ async def test_a_whole_answer_is_decodes_alone() -> None:
 
 
 async def test_no_address_gets_out() -> None:
-    engines = Scripted(p0=whole("The"))
+    engines = Scripted(p0=prefilled("The"))
     crossing = Crossing(engines, P, D)
     call = chat()
     stream = streamed("The", " sky", id=f"chatcmpl-cmpl-{call.attempt_id}_10.0.0.1:8100")
@@ -347,12 +415,12 @@ async def test_no_address_gets_out() -> None:
 
     told = await crossing.ask(call)
 
-    assert seen(told.body).ids == {f"chatcmpl-{call.attempt_id}", "x"}
+    assert seen(told.body).ids == {"x"}
 
 
 async def test_disagreement_ends_the_stream_and_says_so() -> None:
     """After the first byte there is no other way."""
-    engines = Scripted(p0=whole("The"), d0=[*streamed("An"), NEVER])
+    engines = Scripted(p0=prefilled("The"), d0=[*streamed("An"), NEVER])
 
     told = await Crossing(engines, P, D).ask(chat())
 
@@ -362,7 +430,7 @@ async def test_disagreement_ends_the_stream_and_says_so() -> None:
 
 
 async def test_nonsense_ends_the_stream_too() -> None:
-    engines = Scripted(p0=whole("The"), d0=[b"data: nope\n\n", NEVER])
+    engines = Scripted(p0=prefilled("The"), d0=[b"data: nope\n\n", NEVER])
 
     told = await Crossing(engines, P, D).ask(chat())
 
@@ -371,7 +439,7 @@ async def test_nonsense_ends_the_stream_too() -> None:
 
 async def test_a_failed_prefill_is_retried_with_both_legs() -> None:
     other = Instance("p1", "http://10.0.0.2:8100", Role.PREFILL, "neuron")
-    engines = Scripted(p0=whole("The"), d0=streamed("The"))
+    engines = Scripted(p0=prefilled("The"), d0=streamed("The"))
     engines.scripts["p1"] = After(engines.waits("d0"), EngineFailed("500"))
     engines.scripts["d0"] = [NEVER]
     crossing = Crossing(engines, P, other, D)

@@ -6,7 +6,7 @@ import pytest
 
 from pdgate.forwarders.base import Merge
 from pdgate.forwarders.merged import Merged
-from pdgate.protocols.call import Json
+from pdgate.protocols.call import Headers, Json
 from pdgate.protocols.errors import EngineFailed
 from tests.support.by_hand import ByHand
 from tests.support.sinks import Collected
@@ -28,11 +28,14 @@ class Loud(Merge):
         return b"."
 
 
-async def begun(word: bytes = b"") -> tuple[ByHand, Collected]:
+STREAM = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+
+
+async def begun(word: bytes = b"", headers: Headers = STREAM) -> tuple[ByHand, Collected]:
     async def prefill() -> Json:
         return {"word": word}
 
-    answer, sink = ByHand(), Collected()
+    answer, sink = ByHand(headers=headers), Collected()
     merged = Merged(answer, Loud(), asyncio.create_task(prefill()))
     await merged.ready()
     merged.start(sink)
@@ -46,6 +49,15 @@ async def test_all_parts_come_in_order() -> None:
     answer.ended(None)
 
     assert await sink.body() == b"early AB."
+
+
+async def test_an_answer_that_is_no_stream_has_no_early_word() -> None:
+    """The word would go out under its head."""
+    answer, sink = await begun(b"early ", [(b"content-type", b"application/json")])
+    answer.data(b"a")
+    answer.ended(None)
+
+    assert await sink.body() == b"A."
 
 
 async def test_the_last_piece_may_come_with_the_end() -> None:

@@ -14,7 +14,7 @@ from pdgate.protocols.errors import (
     EngineTooSlow,
     GatewayError,
 )
-from pdgate.scheduling.health.breaker import State
+from pdgate.scheduling.health.breaker import BreakerState
 from tests.support.answers import prefilled
 from tests.support.scripted import D0, D1, P0, P1, Crossing, Script, Scripted, Turns, chat
 
@@ -97,7 +97,7 @@ async def test_the_engines_are_not_blamed() -> None:
         for _ in range(2):
             assert (await crossing.ask(chat())).body == OK[0]
 
-    assert {c.breaker.state for c in crossing.endpoints} == {State.CLOSED}
+    assert {c.breaker.state for c in crossing.endpoints} == {BreakerState.CLOSED}
 
 
 async def test_engines_that_fail_on_other_calls_as_well_are() -> None:
@@ -109,7 +109,7 @@ async def test_engines_that_fail_on_other_calls_as_well_are() -> None:
     for _ in range(5):
         assert (await crossing.ask(chat())).body == OK[0]
 
-    assert State.CLOSED not in {
+    assert BreakerState.CLOSED not in {
         c.breaker.state for c in crossing.endpoints if c.instance.id != "d0"
     }
 

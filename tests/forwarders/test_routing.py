@@ -7,6 +7,7 @@ import pytest
 
 from pdgate.forwarders.base import Mode
 from pdgate.forwarders.routing import wants_one_token
+from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import COMPLETIONS, Call, encode
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
@@ -16,12 +17,17 @@ from pdgate.scheduling.disaggregation.decision import (
     DECODE_CANNOT_PREFILL,
     ONE_TOKEN,
 )
-from tests.support.answers import prefilled, streamed, whole
+from tests.support.answers import prefilled, several, streamed, whole
 from tests.support.scripted import D0, P0, P1, Crossing, Scripted, call_of, chat
 
 
 def completion(**fields: Any) -> Call:
     return call_of(encode({"model": "m", "prompt": "hi", **fields}), COMPLETIONS)
+
+
+def tokens(at_the_top: dict[str, Any] | None = None, **sampling: Any) -> Call:
+    body = {"token_ids": [1], "sampling_params": sampling, **(at_the_top or {})}
+    return call_of(encode(body), GENERATE)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,10 @@ def completion(**fields: Any) -> Call:
         (chat(max_tokens="1"), False),
         (chat(max_tokens=1.0), False),
         (call_of(b'{"model":"m","prompt":"hi","max_tokens" :  1 }', COMPLETIONS), True),
+        (tokens(max_tokens=1), True),
+        (tokens(max_tokens=2), False),
+        # What stands at the top says nothing there.
+        (tokens(at_the_top={"max_tokens": 1}), False),
         # Not raw, as in a call that another engine is to go on with.
         (Call("c", "a", COMPLETIONS, {"max_tokens": 1}), True),
         (Call("c", "a", COMPLETIONS, {"max_tokens": 2}), False),
@@ -105,7 +115,7 @@ async def test_a_prefill_that_serves_only_decode_is_not_asked_alone(
 
 async def test_even_what_must_not_be_split_stays_on_prefill_for_one_token() -> None:
     """Lists and choices stay together there too."""
-    engines = Scripted(p0=whole("a"))
+    engines = Scripted(p0=several(whole("a")))
 
     await Crossing(engines, P0, D0).ask(chat(stream=False, max_tokens=1, n=2))
 

@@ -5,11 +5,11 @@ from itertools import count
 
 import pytest
 
-from pdgate.forwarders.body_filter import Watched
+from pdgate.forwarders.body_filter import WatchedBody
 from pdgate.protocols.errors import EngineFailed
-from pdgate.scheduling.disaggregation import Auto, Rule, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Auto, SplitRule, UncachedTokensAbove
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 from tests.support.answers import piece, prefilled
 from tests.support.by_hand import ByHand
 from tests.support.scripted import D0, NEVER, P0, Crossing, Scripted, chat
@@ -19,7 +19,7 @@ A = piece("a")
 EVENTS = [A, A + A, A[:6], A[6:]]
 
 
-class Heard(Watch):
+class Heard(StreamWatch):
     def __init__(self) -> None:
         super().__init__(Endpoint(D0))
         self.heard: list[object] = []
@@ -31,10 +31,10 @@ class Heard(Watch):
         self.heard.append("interrupted")
 
 
-def begun() -> tuple[ByHand, Heard, Watched, Collected]:
+def begun() -> tuple[ByHand, Heard, WatchedBody, Collected]:
     answer, watch, sink = ByHand(), Heard(), Collected()
     clock = count(1)
-    watched = Watched(answer, watch, lambda: float(next(clock)))
+    watched = WatchedBody(answer, watch, lambda: float(next(clock)))
     watched.start(sink)
     return answer, watch, watched, sink
 
@@ -81,7 +81,7 @@ async def test_its_end_is_the_answers() -> None:
     ("rule", "watched"), [(Auto(UncachedTokensAbove()), 1), (UncachedTokensAbove(), 0)]
 )
 async def test_streams_are_watched_while_they_last_if_the_rule_wants_to_know(
-    rule: Rule, watched: int
+    rule: SplitRule, watched: int
 ) -> None:
     goes_on = asyncio.Event()
     engines = Scripted(p0=prefilled(), d0=[*EVENTS, goes_on, *EVENTS])

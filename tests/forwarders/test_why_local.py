@@ -11,7 +11,7 @@ from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.protocols.call import COMPLETIONS, Call, encode, parse_object
 from pdgate.scheduling.disaggregation import Never
 from pdgate.scheduling.disaggregation.decision import NEVER
-from tests.support.answers import whole
+from tests.support.answers import several, whole
 from tests.support.scripted import D0, P0, Crossing, Scripted, call_of, chat
 
 
@@ -67,7 +67,7 @@ def test_sglang_splits_those_too(call: Call) -> None:
 
 
 async def test_a_local_call_goes_to_decode_alone() -> None:
-    engines = Scripted(d0=whole("a"))
+    engines = Scripted(d0=several(whole("a")))
 
     told = await Crossing(engines, P0, D0).ask(chat(n=2, stream=False))
 

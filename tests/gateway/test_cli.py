@@ -35,6 +35,7 @@ SECTIONS = (
     "kv_events",
     "admission",
     "callbacks",
+    "batch",
     "tls",
     "engine_tls",
     "tracing",

@@ -233,3 +233,26 @@ async def test_prefill_without_kv_params_is_no_prefill() -> None:
 
         assert answer.status_code == 502
         assert not gateway.engines[1].calls
+
+
+NO_STREAMS = {
+    "an error": as_json({"error": {"message": "no"}}),
+    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "a reset": reply(b"".join(EVENTS), b"205 Reset Content", b"content-type: text/event-stream"),
+    "a part": reply(b"".join(EVENTS), b"206 Partial Content", b"content-type: text/event-stream"),
+}
+
+
+@pytest.mark.parametrize("name", NO_STREAMS)
+async def test_what_is_no_stream_gets_no_first_token_before_it(name: str) -> None:
+    """Prefill's token went out under its head: a body that a 204 has not, which was read as the next answer's head."""
+
+    prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE, says(NO_STREAMS[name]))
+    async with gateway_of(prefill, decode, pdd_protocol="neuron") as gateway:
+        failed = await gateway.chat(stream=True)
+        decode.script = streams(*EVENTS)
+        well = await gateway.chat(stream=True)
+
+    assert failed.status_code == 502
+    assert failed.json()["error"]["code"] == "engine_failed"
+    assert (well.status_code, b"[DONE]" in well.content) == (200, True)

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     PATIENCE_SECONDS,
@@ -19,7 +19,9 @@ from tests.support.fleet import (
 from tests.support.raw_server import Peer, reply
 from tests.support.waiting import until
 
-RARE = Health(interval_seconds=600, timeout_seconds=10, retry_seconds=0.01, slow_start_seconds=0)
+RARE = HealthSection(
+    interval_seconds=600, timeout_seconds=10, retry_seconds=0.01, slow_start_seconds=0
+)
 """Whatever comes back here does so without the regular looks."""
 
 
@@ -90,7 +92,7 @@ class Hung(Engine):
 
 
 async def test_looks_without_an_answer_do_not_take_the_last_engine() -> None:
-    hung, brief = Hung(Role.PLAIN), Health(interval_seconds=0.01, timeout_seconds=0.2)
+    hung, brief = Hung(Role.PLAIN), HealthSection(interval_seconds=0.01, timeout_seconds=0.2)
     async with gateway_of(hung, health=brief) as gateway:
         assert (await gateway.chat()).status_code == 200
         hung.hangs = True

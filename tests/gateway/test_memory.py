@@ -53,6 +53,7 @@ def test_what_was_imported_is_not_searched_for_garbage() -> None:
 ONLY_FOR_SOME = {
     "difflib",
     "httpx2",
+    "nacl",
     "opentelemetry.sdk",
     "pdgate.gateway.adaptive",
     "pdgate.gateway.admin.routes",

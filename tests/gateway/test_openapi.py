@@ -6,8 +6,10 @@ is what it is for.
 
 import asyncio
 import json
+import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +28,38 @@ pytestmark = [
 
 
 NO_STREAM = engine_error(b"400 Bad Request", "no streams here")
+TOO_MANY = engine_error(b"429 Too Many Requests", "not so many answers now")
+MOST = 1000
+ENDED = {
+    "status": "completed",
+    "stop_reason": "end_turn",
+    "meta_info": {"finish_reason": {"type": "stop"}},
+}
 
 
 async def answers(peer: Peer) -> None:
     """Whole: schemathesis takes what a schema says of a stream's text for each event's."""
-    streams = json.loads(peer.request.body).get("stream") is True
-    await peer.send(NO_STREAM if streams else as_json({**ANSWER, "stop_reason": "end_turn"}))
+    body = json.loads(peer.request.body)
+    count = asked_for(body)
+    if body.get("stream") is True:
+        await peer.send(NO_STREAM)
+    elif count > MOST:
+        await peer.send(TOO_MANY)
+    elif peer.request.line.startswith(b"POST /generate ") and count > 1:
+        await peer.send(as_json([ENDED] * count))
+    else:
+        [choice] = ANSWER["choices"]
+        await peer.send(as_json({**ANSWER, "choices": [choice] * count, **ENDED}))
+
+
+def asked_for(body: dict[str, Any]) -> int:
+    """Answers to each of its prompts."""
+    sampling = body.get("sampling_params")
+    counts = [body.get("n"), sampling.get("n") if isinstance(sampling, dict) else None]
+    prompts = [body.get(name) for name in ("prompt", "text", "input_ids")]
+    return math.prod(int(n) for n in counts if isinstance(n, int | float) and n > 1) * math.prod(
+        len(found) for found in prompts if isinstance(found, list) and found
+    )
 
 
 async def test_every_answer_is_one_that_the_schema_names(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ import json
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
-from tests.support.answers import usage
+from tests.support.answers import several, usage
 from tests.support.fleet import (
+    ANSWER,
     LAST_CHUNK,
     PATIENCE_SECONDS,
     STREAM_HEAD,
@@ -119,7 +120,6 @@ async def test_only_models_that_can_be_had_are_listed() -> None:
 
 async def test_metrics_count_what_happened() -> None:
     prefill, decode = Engine(Role.PREFILL), Engine(Role.DECODE)
-    good = decode.script
     async with gateway_of(prefill, decode) as gateway:
         for _ in range(3):
             await gateway.chat()
@@ -129,7 +129,7 @@ async def test_metrics_count_what_happened() -> None:
         await gateway.chat()
         decode.script = breaks_off()
         await gateway.chat()
-        decode.script = good
+        decode.script = says(as_json(several(ANSWER)))
         await gateway.chat(n=2)
         await gateway.chat(model="other")
         await gateway.chat(kv_transfer_params={"a": 1})
@@ -262,7 +262,7 @@ async def test_each_call_can_be_a_line_in_the_log(caplog: pytest.LogCaptureFixtu
 async def test_an_engine_that_refuses_gets_no_call_before_it_is_seen_up_again() -> None:
     """Probes are far apart here, so it is the refused call that ejects it."""
     prefill, away, decode = Engine(Role.PREFILL), Engine(Role.DECODE), Engine(Role.DECODE)
-    rare = Health(interval_seconds=600, timeout_seconds=10)
+    rare = HealthSection(interval_seconds=600, timeout_seconds=10)
     async with gateway_of(prefill, away, decode, health=rare) as gateway:
         away.refuse()
         # Equals are drawn: some calls go to the other one first.

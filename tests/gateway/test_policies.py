@@ -1,7 +1,7 @@
 """Policies are made of what the settings say, for the role that they serve."""
 
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.sections import Targets
+from pdgate.gateway.config.sections import TargetsSection
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.sync.workers.policy import LooksAround
 from pdgate.protocols.instance import Role
@@ -26,7 +26,7 @@ def test_each_role_has_its_own_policy_and_context() -> None:
     settings = Settings(
         prefill_policy="prefix_then_load",
         decode_policy="projected_kv",
-        targets=Targets(ttft_seconds=3.0, tpot_seconds=0.04),
+        targets=TargetsSection(ttft_seconds=3.0, tpot_seconds=0.04),
     )
     for role in (Role.PREFILL, Role.DECODE, Role.PLAIN):
         Policies(load, caches).of(role, settings)

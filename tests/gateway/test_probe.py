@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.dialects import mooncake
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -111,7 +111,7 @@ class Slow(Engine):
 
 
 async def test_a_probe_that_never_ends_holds_up_nobody() -> None:
-    brief = Health(interval_seconds=PROBE_SECONDS, timeout_seconds=1)
+    brief = HealthSection(interval_seconds=PROBE_SECONDS, timeout_seconds=1)
     good = Engine(Role.PLAIN)
     async with gateway_of(Slow(Role.PLAIN), good, health=brief) as gateway:
         await is_up(gateway, 1, True)

@@ -24,7 +24,7 @@ async def test_a_call_can_be_asked_why_its_pair_was_chosen() -> None:
     )
     assert {one["instance"] for one in prefill["considered"]} == {"prefill-0", "prefill-1"}
     assert all("idleness 1.000" in one["why"] for one in prefill["considered"])
-    assert prefill["rule"][-1] == {"by": "score", "best": "most"}
+    assert prefill["rule"][-1] == {"by": "score", "best": "most", "words": "highest score"}
     assert prefill["decided_by"] == "drawn of 2 equals"
     assert (decode["policy"], len(decode["considered"]), decode["left_out"]) == ("", 1, [])
 

@@ -1,6 +1,7 @@
 """Why this engine: what is told of a choice, and that telling changes nothing."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from random import Random as Lots
 from typing import Any
@@ -11,19 +12,29 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import NoInstance
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.place import Place
 from pdgate.scheduling import policy
-from pdgate.scheduling.decision_trace import MOST_SHOWN, ONLY_ONE, DecisionTrace, Weighed
+from pdgate.scheduling.decision_trace import (
+    MOST_SHOWN,
+    ONLY_ONE,
+    DecisionTrace,
+    Step,
+    Weighed,
+    narrowed,
+)
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
+from pdgate.scheduling.status import Beyond
 from tests.support.fleets import Known
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet
 
 CALL = chat()
 P2 = replace(P0, id="p2", url="http://10.0.0.3:8100")
+D2 = replace(D0, id="d2", url="http://10.0.0.3:8200")
 BUILT_IN = (
     "least_latency", "least_loaded", "lmetric", "prefix_then_load", "projected_kv", "random_two",
     "round_robin", "slo", "sticky_session",
@@ -254,6 +265,66 @@ def test_what_decided_is_said_in_words_with_its_values() -> None:
     scheduler.reserve(Role.PREFILL, CALL).end()
 
     assert told[0].chosen == "p0"
-    assert told[0].decided_by == "lowest in_flight_tokens"
+    assert told[0].decided_by == "lowest in_flight_tokens (0, then 900)"
     values = {one.instance: one.values["in_flight_tokens"] for one in told[0].considered}
     assert values == {"p0": 0, "p1": 900}
+    assert (
+        json.loads(json.dumps(told[0].as_json()))["rule"][3]["words"] == "lowest in_flight_tokens"
+    )
+
+
+def test_tokens_are_shown_to_their_last_digit() -> None:
+    """A million of them, too: who has one less was chosen."""
+    some = [Weighed(name, values={"tokens": n}) for name, n in (("a", 1_234_568), ("b", 1_234_567))]
+
+    left, decided = narrowed(some, [Step("tokens")])
+
+    assert [one.instance for one in left] == ["b"]
+    assert decided == "lowest tokens (1234567, then 1234568)"
+    assert str(Step("tokens", at_most=2_000_001)) == "tokens at most 2000001"
+
+
+HERE, THERE = Place(host="h1", rack="r1", zone="z"), Place(host="h2", rack="r2", zone="z")
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_both_choices_of_a_pair_can_be_computed_again(name: str) -> None:
+    """Near engines, full ones, equals: the other half of the call and a filter decide as well."""
+    draw = Lots(name)
+    places = dict(zip(("p0", "p1", "p2", "d0", "d1", "d2"), (HERE, THERE, THERE) * 2, strict=True))
+    some = [replace(one, place=places[one.id]) for one in (P0, P1, P2, D0, D1, D2)]
+    endpoints = fleet(*some)
+    known = Known({})
+    of_role = {
+        role: policy.load(name, PolicyContext(role, known, random=Lots(7)))
+        for role in (Role.PREFILL, Role.DECODE, Role.PLAIN)
+    }
+    told = list[DecisionTrace]()
+    scheduler = Scheduler(
+        endpoints, of_role[Role.PREFILL], of_role[Role.DECODE], of_role[Role.PLAIN]
+    )
+    scheduler.told = lambda _, choice: told.append(choice)
+    deciding = Counter[str]()
+    for number in range(40):
+        for endpoint in endpoints:
+            reads = endpoint.instance.role is Role.PREFILL
+            loads = [0, 0, 0, 3000] if reads else [0, 40_000, 300_000]
+            endpoint.tokens = endpoint.unread_tokens = draw.choice(loads)
+            full = draw.choice([False, False, True])
+            endpoint.beyond = Beyond(kv_capacity=500_000, kv_tokens=499_000 if full else 0)
+        call = replace_tokens(draw.choice([100, 7000, 70_000]), f"u{number}")
+        known.tokens = draw.choice([{}, {}, {"p1": call.prompt_tokens // 2}])
+
+        with (
+            scheduler.reserve(Role.PREFILL, call) as prefill,
+            scheduler.reserve(Role.DECODE, call, peer=prefill.instance),
+        ):
+            pass
+        for trace in told[-2:]:
+            left = computed(json.loads(json.dumps(trace.as_json())))
+            assert trace.chosen in left
+            assert trace.decided_by
+            deciding[trace.decided_by.partition(" (")[0]] += 1
+    assert len(told) == 80
+    # It was no rule that says nothing.
+    assert len(deciding) > 1 or name == "round_robin", deciding

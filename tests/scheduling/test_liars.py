@@ -7,7 +7,7 @@ import pytest
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import MOST_TIMES, Account, most_kv_tokens, told
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.latency.model import Family
+from pdgate.scheduling.latency.model import InstanceFamily
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.reservation import Reservation
@@ -33,7 +33,7 @@ def calls_of_a_liar(policy_name: str, lie: Status, role: Role = Role.PLAIN) -> i
         Endpoint(Instance(f"e{n}", f"http://10.0.0.{n}", role, "vllm-nixl"), up=True)
         for n in range(ENGINES)
     ]
-    kind = Family()
+    kind = InstanceFamily()
     for engine in engines:
         engine.latency.belongs_to(kind)
     policy = load(policy_name, PolicyContext(role, random=Random(7)))

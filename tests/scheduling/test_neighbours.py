@@ -1,7 +1,7 @@
 """An account has others' calls in it, and what is told of it has not."""
 
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.reservation import Reservation
 from tests.support.scripted import P0
 
@@ -9,7 +9,7 @@ from tests.support.scripted import P0
 def test_others_hear_of_our_calls_only() -> None:
     told = [0, 0, 0, 0]
     endpoint = Endpoint(P0)
-    endpoint.shared = Shared(told)
+    endpoint.shared = SharedEndpoint(told)
     endpoint.shared.take_in(endpoint, endpoint.shared.near, 5, 500, 50, 3)
 
     with Reservation(endpoint, 10, reads=True) as reservation:
@@ -25,7 +25,7 @@ def test_others_hear_of_our_calls_only() -> None:
 
 def test_what_others_have_ended_is_gone_from_the_account() -> None:
     endpoint = Endpoint(P0)
-    endpoint.shared = Shared([0, 0, 0, 0])
+    endpoint.shared = SharedEndpoint([0, 0, 0, 0])
 
     with Reservation(endpoint, 10, reads=True):
         endpoint.shared.take_in(endpoint, endpoint.shared.near, 5, 500, 50, 3)
@@ -38,7 +38,7 @@ def test_what_others_have_ended_is_gone_from_the_account() -> None:
 def test_workers_and_replicas_count_side_by_side_and_are_told_of_our_own_only() -> None:
     told = [0, 0, 0, 0]
     endpoint = Endpoint(P0)
-    shared = Shared.of(endpoint)
+    shared = SharedEndpoint.of(endpoint)
     shared.told = told
 
     with Reservation(endpoint, 10, reads=True):
@@ -50,4 +50,4 @@ def test_workers_and_replicas_count_side_by_side_and_are_told_of_our_own_only() 
         assert shared.own(endpoint) == (1, 10, 10, 0)
         shared.take_in(endpoint, shared.near, 0, 0, 0, 0)
         assert (endpoint.calls, endpoint.tokens) == (8, 710)
-    assert Shared.of(endpoint) is shared
+    assert SharedEndpoint.of(endpoint) is shared

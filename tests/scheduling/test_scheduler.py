@@ -16,7 +16,7 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.breaker import Limits
+from pdgate.scheduling.health.breaker import BreakerLimits
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
@@ -234,7 +234,7 @@ def test_whoever_asked_before_gets_the_engines_of_now() -> None:
 def test_a_leg_that_worked_ends_a_trial_also_where_no_failure_is_left() -> None:
     """The only one was the call's fault, so it was forgotten."""
     endpoints = fleet(P0, P1, D0)
-    endpoints.limits = Limits(failures=1)
+    endpoints.limits = BreakerLimits(failures=1)
     engines = scheduler(endpoints)
     engines.report(P0, EngineFailed("500"))
     engines.excuse(["p0"])
@@ -249,7 +249,7 @@ def test_a_leg_that_worked_ends_a_trial_also_where_no_failure_is_left() -> None:
 
 def test_a_leg_that_worked_ends_a_row_of_failures() -> None:
     endpoints = fleet(P0, P1, D0)
-    endpoints.limits = Limits(failures=2)
+    endpoints.limits = BreakerLimits(failures=2)
     engines = scheduler(endpoints)
 
     for error in (EngineFailed("500"), None, EngineFailed("500"), None):

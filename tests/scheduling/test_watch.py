@@ -9,7 +9,7 @@ from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import LatencyModel
 from pdgate.scheduling.latency.step_time import StepTime
 from pdgate.scheduling.reservation import Reservation
-from pdgate.scheduling.watch import MOST_WATCHED, STRETCH, Watch
+from pdgate.scheduling.watch import MOST_WATCHED, STRETCH, StreamWatch
 from tests.support.scripted import D0
 
 
@@ -37,7 +37,7 @@ class Stream:
     def __init__(self) -> None:
         self.pace = Taught()
         self.engine = Endpoint(D0, latency=LatencyModel(step_time=self.pace))
-        self.watch = Watch(self.engine)
+        self.watch = StreamWatch(self.engine)
         self.now = 0.0
 
     def goes_on(self, pieces: int, reads: Iterable[int] = ()) -> None:
@@ -110,7 +110,7 @@ def test_what_a_slow_client_held_back_does_not_count() -> None:
 
 def test_it_counts_among_the_watched_until_its_end() -> None:
     stream = Stream()
-    other = Watch(stream.engine)
+    other = StreamWatch(stream.engine)
     assert stream.engine.watched == 2
 
     other.end()

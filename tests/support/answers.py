@@ -26,6 +26,12 @@ def whole(
     return {"id": id, "created": 7, "model": "m", "choices": [choice], **more}
 
 
+def several(answer: dict[str, Any], choices: int = 2) -> dict[str, Any]:
+    """The same of as many choices as `n` asked for."""
+    (choice,) = answer["choices"]
+    return {**answer, "choices": [{**choice, "index": index} for index in range(choices)]}
+
+
 STATE = {"request_type": "context_only", "ctx_request_id": 1 << 41, "first_gen_tokens": [5]}
 """TensorRT-LLM's, in the choice."""
 

@@ -11,19 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
+from urllib.request import urlopen
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.lmcache import LMCache
-from pdgate.engine.hand_over.neuron import Neuron
+from pdgate.engine.hand_over.lmcache import LMCacheHandOver
+from pdgate.engine.hand_over.neuron import NeuronHandOver
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.settings import ConnectorSettings
-from pdgate.engine.hand_over.store_mediated import StoreMediated
+from pdgate.engine.hand_over.store_mediated import StoreMediatedHandOver
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
-from pdgate.engine.pace import Pace
+from pdgate.engine.pace import StepPace
+from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.request import Output, Request, Sampling
-from pdgate.engine.stats import Stats
+from pdgate.engine.stats import EngineStats
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
@@ -90,7 +93,7 @@ class Watched(EngineCore):
 class Side:
     engine: Engine
     core: Watched
-    connector: TwoSided | Neuron | StoreMediated | LMCache
+    connector: TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver | RanksConnector
     api_port: int
     asked: "queue.Queue[str]" = field(default_factory=queue.Queue)
     """Which hooks the core has called; "peer" where the other side has asked for pages."""
@@ -139,7 +142,7 @@ class Side:
         return self.connector.kv_address[1]
 
     @property
-    def stats(self) -> Stats:
+    def stats(self) -> EngineStats:
         """What the core counts, when it has done all that it was told.
 
         Its peer's answer may come earlier: the last bytes leave before the turn that wrote them
@@ -168,7 +171,7 @@ def side(
     *,
     regions: Sequence[Region] = (),
     options: Options | None = None,
-    pace: Pace | None = None,
+    pace: StepPace | None = None,
     model: LoadedModel | None = None,
     **settings: Any,
 ) -> Side:
@@ -180,7 +183,9 @@ def side(
     regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
     shards = [region.memory for region in regions]
     made = Engine(shards[0])
-    made.core = core = Watched(model or tiny(), where, shards, made.deliver, options, pace)
+    made.core = core = Watched(
+        model or tiny(), where, KvMemory(where, shards), made.deliver, options, pace
+    )
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
@@ -196,7 +201,9 @@ def side(
     connector = connect(
         protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
     )
-    assert isinstance(connector, TwoSided | Neuron | StoreMediated | LMCache)
+    assert isinstance(
+        connector, TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver
+    )
     stack.callback(connector.close)
     core.connect(connector)
     core.start()
@@ -218,16 +225,20 @@ def instances(
             protocol,
             generation,
             kv=f"{host}:{port}",
-            engine_ids=_engine_ids(at.connector),
+            engine_ids=_engine_ids(at.connector, protocol),
         )
 
     return instance(Role.PREFILL, prefill), instance(Role.DECODE, decode)
 
 
 def _engine_ids(
-    connector: TwoSided | Neuron | StoreMediated | LMCache,
+    connector: TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver | RanksConnector,
+    protocol: str,
 ) -> tuple[tuple[int, str], ...]:
     """As a gateway learns them; Neuron has no such thing."""
+    if protocol == "vllm-mooncake" and isinstance(connector, RanksConnector):
+        with urlopen("http://{}:{}/query".format(*connector.kv_address)) as answer:
+            return tuple((int(dp), at["engine_id"]) for dp, at in json.load(answer).items())
     if info := connector.server_info():
         return ((0, tensorrt_llm.endpoint(encode(info))),)
     return ((0, connector.engine_id),) if isinstance(connector, TwoSided) else ()

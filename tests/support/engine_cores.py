@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel, load
@@ -92,5 +93,5 @@ def engine(options: Options | None = None, blocks: int = 128, block_tokens: int 
     """Not started yet, so that a test can connect it first."""
     where = layout(blocks, block_tokens)
     made = Engine(memoryview(bytearray(where.total_bytes)))
-    made.core = EngineCore(tiny(), where, [made.memory], made.deliver, options)
+    made.core = EngineCore(tiny(), where, KvMemory(where, [made.memory]), made.deliver, options)
     return made

@@ -17,7 +17,7 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.layout import Layout
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.receiving import Patience
 from pdgate.transfer.runtime.fleet import Identity
@@ -103,7 +103,7 @@ class FakeCore:
     def open_regions(self) -> list[Region]:
         return [self.backend.allocate(self.layout.total_bytes) for _ in range(self.layout.tp)]
 
-    def moment(self) -> Event | None:
+    def moment(self) -> DeviceEvent | None:
         """On a CPU all has happened that was asked for."""
         return None
 

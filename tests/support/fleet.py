@@ -26,7 +26,7 @@ from starlette.types import ASGIApp
 from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
@@ -45,7 +45,7 @@ STREAM_HEAD = (
 )
 LAST_CHUNK = b"0\r\n\r\n"
 PROBE_SECONDS = 0.05
-PROBES = Health(interval_seconds=PROBE_SECONDS, timeout_seconds=10)
+PROBES = HealthSection(interval_seconds=PROBE_SECONDS, timeout_seconds=10)
 """Often, and patient: an engine that is slow to say that it is well, on a busy machine, is not down."""
 PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 """After which a test gives up; all of them take a fraction."""

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.layout import KvLayout, Order
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder
 
 PLAIN = KvLayout(
     model="m",
@@ -15,7 +15,7 @@ PLAIN = KvLayout(
     planes=2,
     dtype="int16",
     item_bytes=2,
-    order=Order.HND,
+    order=LayoutOrder.HND,
     block_tokens=4,
     stages=(2,),
 )
@@ -53,7 +53,7 @@ def engines(draw: st.DrawFn) -> tuple[KvLayout, KvLayout]:
         return replace(
             shared,
             tp=draw(st.sampled_from(list(splits(heads)))),
-            order=draw(st.sampled_from(Order)),
+            order=draw(st.sampled_from(LayoutOrder)),
             stages=tuple(after - before for before, after in pairwise(edges)),
             block_tokens=size,
         )

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdgate.transfer.plan import memory
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.plan.links import spread
-from pdgate.transfer.plan.meeting import End, Meeting
+from pdgate.transfer.plan.meeting import EngineReplica, Meeting
 from pdgate.transfer.plan.memory import RankMemory
 from pdgate.transfer.plan.pair import Pair
 
@@ -65,16 +65,16 @@ class Arrays:
         return cls(layout, memories, regions)
 
     @property
-    def end(self) -> End:
+    def end(self) -> EngineReplica:
         sizes = {rank: len(region) for rank, region in self.regions.items()}
-        return End(self.layout, next(iter(self.regions)).dp, self.memories, sizes)
+        return EngineReplica(self.layout, next(iter(self.regions)).dp, self.memories, sizes)
 
     def view(self, rank: Rank, layer: int, plane: int, block: int) -> Bytes:
         """[heads, tokens, row_bytes] of one page, whatever the order; `layer` is the rank's own."""
         layout, one = self.layout, self.memories[rank]
         start = one.layer_offsets[layer] + plane * one.plane_stride + block * one.block_stride
         raw = self.regions[rank][start : start + layout.plane_bytes]
-        if layout.order is Order.HND:
+        if layout.order is LayoutOrder.HND:
             return raw.reshape(layout.rank_heads, layout.block_tokens, layout.row_bytes)
         by_token = raw.reshape(layout.block_tokens, layout.rank_heads, layout.row_bytes)
         return by_token.transpose(1, 0, 2)

@@ -25,7 +25,7 @@ def stand_in(owner: Owned) -> Iterator[Descriptor]:
     purpose = owner.descriptor.backend
     with channel((address["host"], address["port"]), purpose) as sock:
         epoch = bytes.fromhex(owner.descriptor.epoch)
-        wire.send_request(sock, wire.Request(wire.Word.ENTER, epoch))
+        wire.send_request(sock, wire.MoverRequest(wire.MoverWord.ENTER, epoch))
         inside = wire.receive_answer(sock)
     owner.freeze()
 

@@ -17,16 +17,16 @@ from pdgate.transfer.base import (
     Range,
 )
 from pdgate.transfer.messenger import messages
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from pdgate.transfer.runtime.listener import Listener, shut
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, Pair
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 
 SECRET = secrets.token_hex(32)
-SHAPE = Shape.of(LAYOUT, "tiny", order=LAYOUT.order)
+SHAPE = PageShape.of(LAYOUT, "tiny", order=LAYOUT.order)
 ASK = messages.Ask("k", "", 0.0, SECONDS, SHAPE)
 U32 = struct.Struct(">I")
 
@@ -110,7 +110,7 @@ class Reader:
     """A decode engine that has asked for "k"."""
 
     def __init__(self, prefill: FakeCore, stack: ExitStack, identity: Identity) -> None:
-        self.backend = stack.enter_context(closing(Tcp(identity=identity)))
+        self.backend = stack.enter_context(closing(TcpBackend(identity=identity)))
         self.local = self.backend.allocate(LAYOUT.total_bytes)
         self.line = stack.enter_context(
             dial(prefill.connector.kv_address, identity, messages.PURPOSE, SECONDS)

@@ -1,7 +1,7 @@
 """A collector: takes OTLP over HTTP, and decodes it with OpenTelemetry's own messages.
 
 async with collector() as collected:
-    async with gateway_of(..., tracing=Tracing(endpoint=collected.url)):
+    async with gateway_of(..., tracing=TracingSection(endpoint=collected.url)):
         ...
     collected.spans                 # all of them: a gateway sends what is left when it ends
 """

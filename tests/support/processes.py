@@ -22,7 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from tests.support.waiting import PATIENCE_SECONDS, pauses
 
@@ -41,6 +41,16 @@ class ChildFailed(AssertionError):
     """A child ended early, or did not do in time what was waited for."""
 
 
+class PolledProcess(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+
+
 class Child:
     """One running child, and all that it starts.
 
@@ -49,7 +59,7 @@ class Child:
         log: Its stdout and stderr, in one file.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str, log: Path) -> None:
+    def __init__(self, process: PolledProcess, name: str, log: Path) -> None:
         self.process = process
         self.name = name
         self.log = log
@@ -166,16 +176,24 @@ def child(
             cwd=cwd,
             start_new_session=True,
         )
-    running = Child(process, name or Path(words[0]).name, log)
+    try:
+        with ended(Child(process, name or Path(words[0]).name, log), grace_seconds) as running:
+            yield running
+    finally:
+        if temporary:
+            log.unlink()
+
+
+@contextmanager
+def ended(running: Child, grace_seconds: float = 10) -> Iterator[Child]:
+    """One that leads a session of its own, ended as the block ends."""
     try:
         yield running
     except BaseException:
-        print(f"--- {running.name}: {log}\n{running.tail()}", file=sys.stderr)
+        print(f"--- {running.name}: {running.log}\n{running.tail()}", file=sys.stderr)
         raise
     finally:
         running.end(grace_seconds)
-        if temporary:
-            log.unlink()
 
 
 def answers_200(url: str) -> bool:

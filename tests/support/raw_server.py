@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from pdgate.cluster.accepting import stop_accepting
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -67,9 +69,6 @@ class Peer:
 
 
 Script = Callable[[Peer], Awaitable[None]]
-
-TURNS = 4
-"""Of an event loop, that an accepted connection takes until it is made; one more than it does."""
 
 
 @dataclass
@@ -138,14 +137,7 @@ async def raw_server(
     try:
         yield server
     finally:
-        # asyncio loses a connection that is accepted when its server closes before the connection is made,
-        # and a later test fails for the socket that was never closed (CPython 3.11, asyncio/base_events.py,
-        # Server._attach). So none is accepted any more, and those that are, are made.
-        for listening in listener.sockets:
-            asyncio.get_running_loop().remove_reader(listening.fileno())
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        listener.close()
+        await stop_accepting(listener)
         for task in list(tasks):
             task.cancel()
         if tasks:

@@ -37,7 +37,7 @@ from pdgate.forwarders.route import Way
 from pdgate.protocols.call import CHAT, Call, Headers, Json, encode, parse_object, value
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Rule
+from pdgate.scheduling.disaggregation import SplitRule
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.scheduler import Scheduler
@@ -295,6 +295,7 @@ class Crossing:
 
     Attributes:
         called: What a client has got so far, call by call.
+        execution: Serves the calls.
     """
 
     def __init__(
@@ -305,7 +306,8 @@ class Crossing:
         clock: Callable[[], float] = monotonic,
         max_attempts: int = 3,
         max_resumes: int = 0,
-        rule: Rule | None = None,
+        early_first_token: bool = False,
+        rule: SplitRule | None = None,
         on_prefill_failure: OnPrefillFailure = OnPrefillFailure.RETRY_THEN_RECOMPUTE,
         retry_seconds: float = inf,
         lease_seconds: float | None = None,
@@ -319,7 +321,7 @@ class Crossing:
         self._lease_seconds = lease_seconds
         self.ledger = KvLedger(clock)
         self.lives = Lives()
-        self._execution = Execution(
+        self.execution = Execution(
             self.scheduler,
             self._way_of,
             engines,
@@ -327,6 +329,7 @@ class Crossing:
             ledger=self.ledger,
             lives=self.lives,
             max_resumes=max_resumes,
+            early_first_token=early_first_token,
         )
 
     async def ask(self, call: Call) -> Told:
@@ -335,7 +338,7 @@ class Crossing:
         self.called.append(told)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                await self._execution.serve(call, told.record, told.take)
+                await self.execution.serve(call, told.record, told.take)
         except GatewayError as error:
             told.error = error
         finally:
@@ -363,5 +366,5 @@ def fleet(*records: Instance, model: str = "m") -> Endpoints:
     return endpoints
 
 
-def scheduler(endpoints: Endpoints, rule: Rule | None = None) -> Scheduler:
+def scheduler(endpoints: Endpoints, rule: SplitRule | None = None) -> Scheduler:
     return Scheduler(endpoints, RoundRobin(), RoundRobin(), RoundRobin(), rule)

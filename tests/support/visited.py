@@ -10,8 +10,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.gateway.upstream.one_shot import MOST_BYTES, AskFailed, OneShotClient, Said
-from pdgate.gateway.upstream.pool import Target
+from pdgate.gateway.upstream.one_shot import MOST_BYTES, AskFailed, OneShotAnswer, OneShotClient
+from pdgate.gateway.upstream.pool import UrlTarget
 
 
 class Question(NamedTuple):
@@ -26,7 +26,7 @@ class Question(NamedTuple):
     body: bytes = b""
 
 
-Answer = Callable[[Question], Awaitable[Said]]
+Answer = Callable[[Question], Awaitable[OneShotAnswer]]
 
 
 class Visited(EngineAccess):
@@ -43,17 +43,19 @@ class Visited(EngineAccess):
 
 class _Visit(OneShotClient):
     def __init__(self, url: str, answer: Answer) -> None:
-        super().__init__(Target(url), None, "")
+        super().__init__(UrlTarget(url), None, "")
         self._host = urlsplit(url).hostname or ""
         self._scripted = answer
 
-    async def get(self, path: str, *, accept: str = "*/*", most_bytes: int = MOST_BYTES) -> Said:
+    async def get(
+        self, path: str, *, accept: str = "*/*", most_bytes: int = MOST_BYTES
+    ) -> OneShotAnswer:
         return await self._answered("GET", Question(self._host, path), most_bytes)
 
-    async def post(self, path: str, body: bytes, *, most_bytes: int = MOST_BYTES) -> Said:
+    async def post(self, path: str, body: bytes, *, most_bytes: int = MOST_BYTES) -> OneShotAnswer:
         return await self._answered("POST", Question(self._host, path, body), most_bytes)
 
-    async def _answered(self, method: str, question: Question, most_bytes: int) -> Said:
+    async def _answered(self, method: str, question: Question, most_bytes: int) -> OneShotAnswer:
         said = await self._scripted(question)
         if len(said.body) > most_bytes:
             raise AskFailed(

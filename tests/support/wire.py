@@ -8,7 +8,9 @@ from typing import cast
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Deadlines
-from pdgate.gateway.upstream.connection import Connection
+from pdgate.gateway.turns import ParseTurns, Taker
+from pdgate.gateway.upstream.connection import UpstreamConnection
+from pdgate.gateway.upstream.contracts import AnswerMemory
 from pdgate.gateway.upstream.exchange import Exchange
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError
@@ -18,15 +20,28 @@ LEG = Leg(Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl"), "/v1/completio
 CALL = Call("id", "attempt", "/v1/completions", {})
 
 
+class TurnsAtOnce(ParseTurns):
+    """Turns that are had when they are asked for, so that what was fed has been parsed."""
+
+    def ask(self, taker: Taker, loop: asyncio.AbstractEventLoop) -> None:
+        self._waiting.append(taker)
+        if not self._giving:
+            self._giving = True
+            while self._waiting:
+                self._waiting.popleft().take_turn()
+            self._giving = False
+
+
 @dataclass
 class Wire:
     """The transport and the pool of a connection."""
 
+    turns: ParseTurns = field(default_factory=TurnsAtOnce)
     written: list[bytes] = field(default_factory=list)
     unsent: int = 0
     closing: bool = False
     reading: bool = True
-    idle: deque[Connection] = field(default_factory=deque)
+    idle: deque[UpstreamConnection] = field(default_factory=deque)
     watches_idle: bool = True
 
     def write(self, data: bytes) -> None:
@@ -52,7 +67,7 @@ class Wire:
         assert not self.reading
         self.reading = True
 
-    def made(self, connection: Connection) -> None: ...
+    def made(self, connection: UpstreamConnection) -> None: ...
 
     @property
     def given_back(self) -> int:
@@ -60,7 +75,7 @@ class Wire:
 
     def watch_idle(self) -> None: ...
 
-    def lost(self, connection: Connection) -> None: ...
+    def lost(self, connection: UpstreamConnection) -> None: ...
 
 
 class NoOpener:
@@ -97,15 +112,17 @@ class Case:
 
     Attributes:
         answers: The call whose client gets the answer; None for one that is read here.
+        memory: Of answers; None for no bound.
     """
 
     loop: asyncio.AbstractEventLoop
     wire: Wire = field(default_factory=Wire)
     result: Result = field(default_factory=Result)
     answers: Call | None = None
+    memory: AnswerMemory | None = None
 
     def __post_init__(self) -> None:
-        self.connection = Connection(self.wire, self.loop)
+        self.connection = UpstreamConnection(self.wire, self.loop)
         self.connection.connection_made(cast(asyncio.Transport, self.wire))
         self.ask()
 
@@ -119,6 +136,7 @@ class Case:
             self.loop,
             64 << 20,
             for_client=self.answers is not None,
+            memory=self.memory,
         )
         self.exchange.line = self.connection
         self.connection.send(self.exchange, b"head", b"body")

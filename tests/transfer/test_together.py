@@ -1,12 +1,12 @@
 import pytest
 
 from pdgate.transfer.base import PeerLost, State, TransferError
-from pdgate.transfer.runtime.running import Running
+from pdgate.transfer.runtime.running import RunningTransfer
 from pdgate.transfer.together import Together
 
 
-def parts(count: int = 3) -> list[Running]:
-    return [Running(f"part {number}") for number in range(count)]
+def parts(count: int = 3) -> list[RunningTransfer]:
+    return [RunningTransfer(f"part {number}") for number in range(count)]
 
 
 def ended(transfer: Together) -> list[State]:

@@ -28,17 +28,17 @@ from typing import ClassVar, Final
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, Op, Region, StaleDescriptor, TransferError
 from pdgate.transfer.device import sharing
-from pdgate.transfer.device.base import Device, Shared, Stream, wait
+from pdgate.transfer.device.base import Device, DeviceStream, SharedDeviceMemory, wait
 from pdgate.transfer.device.staging import quiet
 from pdgate.transfer.memory import DeviceMemory, kind
 from pdgate.transfer.runtime.arrivals import Arrivals
-from pdgate.transfer.runtime.moving import Order
+from pdgate.transfer.runtime.moving import MoveOrder
 from pdgate.transfer.runtime.passage import device_of
-from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
 from pdgate.transfer.shm import wire
-from pdgate.transfer.shm.backend import Shm
-from pdgate.transfer.shm.links import Link
-from pdgate.transfer.shm.owner import Owned, Owner
+from pdgate.transfer.shm.backend import ShmBackend
+from pdgate.transfer.shm.links import ShmLink
+from pdgate.transfer.shm.owner import Owned, ShmOwner
 from pdgate.transfer.shm.segment import create
 
 BATCH_PIECES: Final = 4096
@@ -49,7 +49,7 @@ CLOSE_SECONDS: Final = 5.0
 log = logging.getLogger(__name__)
 
 
-class CudaIpc(Shm):
+class CudaIpcBackend(ShmBackend):
     name: ClassVar = "cuda-ipc"
 
     def check_pair(self, ours: str, theirs: str) -> None:
@@ -59,10 +59,10 @@ class CudaIpc(Shm):
                 f"{self.name} copies from a device to a device: {ours} here, {theirs} there"
             )
 
-    def opener(self, order: Order) -> Device | None:
+    def opener(self, order: MoveOrder) -> Device | None:
         return None if order.local.on_device is None else device_of(order.local.on_device)
 
-    def move(self, transfer: Running, link: Link, order: Order) -> bool:
+    def move(self, transfer: RunningTransfer, link: ShmLink, order: MoveOrder) -> bool:
         memory = order.local.on_device
         if memory is None or link.opened is None:
             return super().move(transfer, link, order)
@@ -76,7 +76,7 @@ class CudaIpc(Shm):
                 link.check()
                 device.copy(stream, batch)
                 if not wait(stream.record(), float("inf"), lambda: transfer.over):
-                    raise Interrupted
+                    raise TransferInterrupted
         return False
 
     def _open_device(self, memory: DeviceMemory) -> Region:
@@ -97,7 +97,11 @@ class SharedRegion(Owned):
     """A device's memory, which peers open."""
 
     def __init__(
-        self, memory: DeviceMemory, descriptor: Descriptor, shared: Shared, owner: Owner
+        self,
+        memory: DeviceMemory,
+        descriptor: Descriptor,
+        shared: SharedDeviceMemory,
+        owner: ShmOwner,
     ) -> None:
         """`shared` is ours from now on. Raises TransferError, OSError."""
         super().__init__(memory, descriptor)
@@ -116,7 +120,7 @@ class SharedRegion(Owned):
             # Under the lock, so that the descriptors stay open.
             fds = [self._fd, *sharing.descriptors(self._shared)]
             length, more = self.descriptor.length, sharing.encode(self._shared)
-            wire.send_reply(sock, wire.Status.SHARED, length, fds, more=more)
+            wire.send_reply(sock, wire.ShmStatus.SHARED, length, fds, more=more)
             self._peers.add(sock)
         try:
             while (immediate := wire.receive_landed(sock)) is not None:
@@ -159,13 +163,13 @@ def _ask_to_close(sock: socket.socket) -> None:
         return
 
 
-def _let_go(shared: Shared) -> None:
+def _let_go(shared: SharedDeviceMemory) -> None:
     for fd in sharing.descriptors(shared):
         os.close(fd)
 
 
 @contextmanager
-def _stream(device: Device) -> Iterator[Stream]:
+def _stream(device: Device) -> Iterator[DeviceStream]:
     """A stream for the block, after which nothing of it moves; a block that is well has waited."""
     stream = device.stream()
     try:

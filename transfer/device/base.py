@@ -29,7 +29,7 @@ class DeviceError(TransferError):
     """A device did not do what was asked of it: it is gone, full, or cannot."""
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A place in a stream; torch.cuda.Event is one."""
 
     def query(self) -> bool:
@@ -39,9 +39,9 @@ class Event(Protocol):
         """Block until then."""
 
 
-class Stream(ABC):
+class DeviceStream(ABC):
     @abstractmethod
-    def record(self) -> Event:
+    def record(self) -> DeviceEvent:
         """An event behind all that was asked of the stream so far. Raises DeviceError."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Pinned(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class SharedAllocation:
     """An allocation as another process of this host may open it.
 
     Attributes:
@@ -83,14 +83,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class SharedDeviceMemory:
     """Memory as another process may open it: allocations in a row, of which it is a part.
 
     Attributes:
         offset: Of the memory in the first one.
     """
 
-    parts: tuple[Share, ...]
+    parts: tuple[SharedAllocation, ...]
     offset: int
 
 
@@ -127,7 +127,7 @@ class Device(ABC):
         """What was asked of it has happened when this returns."""
 
     @abstractmethod
-    def stream(self) -> Stream:
+    def stream(self) -> DeviceStream:
         """Raises DeviceError."""
 
     @abstractmethod
@@ -139,33 +139,35 @@ class Device(ABC):
         """Host memory of the caller's, as `pinned` would be, until it is closed. Raises DeviceError."""
 
     @abstractmethod
-    def gather(self, stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
+    def gather(
+        self, stream: DeviceStream, to: memoryview, pieces: Sequence[tuple[int, int]]
+    ) -> None:
         """Copy (address, length) after (address, length) into the host's view, which is pinned and as
         long as all of them. Raises DeviceError.
         """
 
     @abstractmethod
     def scatter(
-        self, stream: Stream, source: memoryview, pieces: Sequence[tuple[int, int]]
+        self, stream: DeviceStream, source: memoryview, pieces: Sequence[tuple[int, int]]
     ) -> None:
         """The other way round."""
 
     @abstractmethod
-    def copy(self, stream: Stream, pieces: Sequence[tuple[int, int, int]]) -> None:
+    def copy(self, stream: DeviceStream, pieces: Sequence[tuple[int, int, int]]) -> None:
         """Copy (to, source, length) within the device. Raises DeviceError."""
 
     @abstractmethod
-    def share(self, memory: DeviceMemory) -> Shared:
+    def share(self, memory: DeviceMemory) -> SharedDeviceMemory:
         """Its descriptors are the caller's to close. Raises DeviceError if it cannot be shared."""
 
     @abstractmethod
-    def open(self, shared: Shared) -> Opened:
+    def open(self, shared: SharedDeviceMemory) -> Opened:
         """Of another process; the caller keeps the descriptors. Raises DeviceError."""
 
-    def to_host(self, stream: Stream, address: int, view: memoryview) -> None:
+    def to_host(self, stream: DeviceStream, address: int, view: memoryview) -> None:
         self.gather(stream, view, [(address, view.nbytes)])
 
-    def to_device(self, stream: Stream, address: int, view: memoryview) -> None:
+    def to_device(self, stream: DeviceStream, address: int, view: memoryview) -> None:
         self.scatter(stream, view, [(address, view.nbytes)])
 
     def put(self, address: int, data: bytes) -> None:
@@ -191,7 +193,7 @@ class Device(ABC):
             buffer.close()
 
 
-def wait(event: Event, until: float, stop: Callable[[], bool]) -> bool:
+def wait(event: DeviceEvent, until: float, stop: Callable[[], bool]) -> bool:
     """Whether it has happened by `until` (of time.monotonic()), unless `stop` says to leave.
 
     Raises DeviceError, whatever the event raises.

@@ -30,12 +30,12 @@ from pdgate.transfer.device import driver as cu
 from pdgate.transfer.device.base import (
     Device,
     DeviceError,
-    Event,
+    DeviceEvent,
+    DeviceStream,
     Opened,
     Pinned,
-    Share,
-    Shared,
-    Stream,
+    SharedAllocation,
+    SharedDeviceMemory,
 )
 from pdgate.transfer.device.driver import Address, Driver
 from pdgate.transfer.memory import DeviceMemory
@@ -107,15 +107,17 @@ class CudaDevice(Device):
             driver.call("cuMemHostAlloc", byref(at), max(1, length), cu.HOST_PORTABLE)
         assert at.value is not None
         view = memories.view((at.value, length))
-        return _Pinned(self, view, at.value, "cuMemFreeHost")
+        return _CudaPinned(self, view, at.value, "cuMemFreeHost")
 
     def pin(self, view: memoryview) -> Pinned:
         at = memories.address(view)
         with self.current() as driver:
             driver.call("cuMemHostRegister_v2", at, view.nbytes, cu.HOST_PORTABLE)
-        return _Pinned(self, view, at, "cuMemHostUnregister")
+        return _CudaPinned(self, view, at, "cuMemHostUnregister")
 
-    def gather(self, stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
+    def gather(
+        self, stream: DeviceStream, to: memoryview, pieces: Sequence[tuple[int, int]]
+    ) -> None:
         at = memories.address(to)
         listed = []
         for address, length in pieces:
@@ -124,7 +126,7 @@ class CudaDevice(Device):
         self.copy(stream, listed)
 
     def scatter(
-        self, stream: Stream, source: memoryview, pieces: Sequence[tuple[int, int]]
+        self, stream: DeviceStream, source: memoryview, pieces: Sequence[tuple[int, int]]
     ) -> None:
         at = memories.address(source)
         listed = []
@@ -133,7 +135,7 @@ class CudaDevice(Device):
             at += length
         self.copy(stream, listed)
 
-    def copy(self, stream: Stream, pieces: Sequence[tuple[int, int, int]]) -> None:
+    def copy(self, stream: DeviceStream, pieces: Sequence[tuple[int, int, int]]) -> None:
         """Host addresses too: with unified addressing the driver knows which is which."""
         assert isinstance(stream, CudaStream)
         pieces = [piece for piece in pieces if piece[2]]
@@ -144,8 +146,8 @@ class CudaDevice(Device):
             for to, source, length in pieces:
                 driver.call("cuMemcpyAsync", to, source, length, stream.raw)
 
-    def share(self, memory: DeviceMemory) -> Shared:
-        parts: list[Share] = []
+    def share(self, memory: DeviceMemory) -> SharedDeviceMemory:
+        parts: list[SharedAllocation] = []
         at, end, offset = memory.address, memory.address + memory.length, 0
         try:
             with self.current() as driver:
@@ -163,9 +165,9 @@ class CudaDevice(Device):
                 if part.fd is not None:
                     os.close(part.fd)
             raise
-        return Shared(tuple(parts), offset)
+        return SharedDeviceMemory(tuple(parts), offset)
 
-    def open(self, shared: Shared) -> Opened:
+    def open(self, shared: SharedDeviceMemory) -> Opened:
         with self.current() as driver:
             if shared.parts[0].fd is None:
                 if len(shared.parts) > 1:
@@ -174,19 +176,21 @@ class CudaDevice(Device):
                 handle = cu.IpcHandle.from_buffer_copy(shared.parts[0].handle)
                 flags = cu.IPC_LAZY_ENABLE_PEER_ACCESS
                 driver.call("cuIpcOpenMemHandle_v2", byref(at), handle, flags)
-                return _Opened(self, at.value, 0, shared.offset)
+                return _CudaOpened(self, at.value, 0, shared.offset)
             fds = [part.fd for part in shared.parts]
             lengths = [part.length for part in shared.parts]
             total = sum(lengths)
-            return _Opened(self, self._map_all(driver, fds, lengths, total), total, shared.offset)
+            return _CudaOpened(
+                self, self._map_all(driver, fds, lengths, total), total, shared.offset
+            )
 
-    def _share(self, driver: Driver, base: int, size: int) -> Share:
+    def _share(self, driver: Driver, base: int, size: int) -> SharedAllocation:
         handle = Address()
         if driver.code("cuMemRetainAllocationHandle", byref(handle), base):
             # Not of cuMemCreate, so of cuMemAlloc.
             legacy = cu.IpcHandle()
             driver.call("cuIpcGetMemHandle", byref(legacy), base)
-            return Share(bytes(legacy), None, size)
+            return SharedAllocation(bytes(legacy), None, size)
         fd = c_int()
         kind = cu.HANDLE_POSIX_FD
         try:
@@ -198,7 +202,7 @@ class CudaDevice(Device):
                 f"this allocation of {self.name} was made without a descriptor to share it by "
                 f"({driver.name_of(code)})"
             )
-        return Share(b"", fd.value, size)
+        return SharedAllocation(b"", fd.value, size)
 
     def _map(self, length: int, handle_types: int) -> Any:
         """New memory of the other kind."""
@@ -246,11 +250,11 @@ class CudaDevice(Device):
 
     def _allow(self, driver: Driver, at: int, size: int) -> None:
         location = cu.Location(cu.LOCATION_DEVICE, self._number.value)
-        access = cu.Access(location, cu.ACCESS_READ_WRITE)
+        access = cu.MemoryAccess(location, cu.ACCESS_READ_WRITE)
         driver.call("cuMemSetAccess", at, size, byref(access), 1)
 
 
-class CudaStream(Stream):
+class CudaStream(DeviceStream):
     """Attributes:
     raw: CUstream.
     """
@@ -269,7 +273,7 @@ class CudaStream(Stream):
             driver.call("cuStreamDestroy_v2", self.raw)
 
 
-class CudaEvent(Event):
+class CudaEvent(DeviceEvent):
     """Attributes:
     raw: CUevent.
     """
@@ -296,7 +300,7 @@ class CudaEvent(Event):
             self._device.driver.code("cuEventDestroy_v2", self.raw)
 
 
-class _Pinned(Pinned):
+class _CudaPinned(Pinned):
     def __init__(self, device: CudaDevice, view: memoryview, at: int, free: str) -> None:
         self.view = view
         self._device = device
@@ -308,7 +312,7 @@ class _Pinned(Pinned):
             driver.call(self._free, self._at)
 
 
-class _Opened(Opened):
+class _CudaOpened(Opened):
     def __init__(self, device: CudaDevice, base: int, mapped: int, offset: int) -> None:
         """`mapped`: bytes that are mapped there; 0 where a handle was opened."""
         self._device = device

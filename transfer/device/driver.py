@@ -53,7 +53,7 @@ class AllocationProperties(Structure):
     )
 
 
-class Access(Structure):
+class MemoryAccess(Structure):
     """CUmemAccessDesc"""
 
     _fields_ = (("location", Location), ("flags", c_int))
@@ -118,7 +118,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "cuMemAddressFree": (Address, c_size_t),
     "cuMemMap": (Address, c_size_t, c_size_t, Address, ctypes.c_uint64),
     "cuMemUnmap": (Address, c_size_t),
-    "cuMemSetAccess": (Address, c_size_t, POINTER(Access), c_size_t),
+    "cuMemSetAccess": (Address, c_size_t, POINTER(MemoryAccess), c_size_t),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
 }
 

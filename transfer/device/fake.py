@@ -19,12 +19,12 @@ from typing import Final, Literal
 from pdgate.transfer.device.base import (
     Device,
     DeviceError,
-    Event,
+    DeviceEvent,
+    DeviceStream,
     Opened,
     Pinned,
-    Share,
-    Shared,
-    Stream,
+    SharedAllocation,
+    SharedDeviceMemory,
 )
 from pdgate.transfer.memory import DeviceMemory
 
@@ -70,12 +70,14 @@ class FakeDevice(Device):
             return stream
 
     def pinned(self, length: int) -> Pinned:
-        return _Pinned(memoryview(bytearray(length)))
+        return _FakePinned(memoryview(bytearray(length)))
 
     def pin(self, view: memoryview) -> Pinned:
-        return _Pinned(view)
+        return _FakePinned(view)
 
-    def gather(self, stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
+    def gather(
+        self, stream: DeviceStream, to: memoryview, pieces: Sequence[tuple[int, int]]
+    ) -> None:
         at = 0
         for address, length in pieces:
             part = to[at : at + length]
@@ -83,7 +85,7 @@ class FakeDevice(Device):
             at += length
 
     def scatter(
-        self, stream: Stream, source: memoryview, pieces: Sequence[tuple[int, int]]
+        self, stream: DeviceStream, source: memoryview, pieces: Sequence[tuple[int, int]]
     ) -> None:
         at = 0
         for address, length in pieces:
@@ -91,26 +93,28 @@ class FakeDevice(Device):
             self._later(stream, lambda a=address, p=part: self._write(a, p))  # type: ignore[misc]
             at += length
 
-    def copy(self, stream: Stream, pieces: Sequence[tuple[int, int, int]]) -> None:
+    def copy(self, stream: DeviceStream, pieces: Sequence[tuple[int, int, int]]) -> None:
         for to, source, length in pieces:
             self._later(stream, lambda t=to, s=source, n=length: self._move(t, s, n))  # type: ignore[misc]
 
-    def share(self, memory: DeviceMemory) -> Shared:
+    def share(self, memory: DeviceMemory) -> SharedDeviceMemory:
         with self._lock:
             base, found = self._at(memory.address, memory.length)
         if found.by == "nothing":
             raise DeviceError(f"this allocation of {self.name} cannot be shared with a process")
         fd = os.dup(found.fd) if found.by == "fd" else None
         handle = b"" if fd is not None else _HANDLE.pack(os.getpid(), found.fd, _inode(found.fd))
-        return Shared((Share(handle, fd, found.length),), memory.address - base)
+        return SharedDeviceMemory(
+            (SharedAllocation(handle, fd, found.length),), memory.address - base
+        )
 
-    def open(self, shared: Shared) -> Opened:
+    def open(self, shared: SharedDeviceMemory) -> Opened:
         (part,) = shared.parts
         fd = os.dup(part.fd) if part.fd is not None else self._by_handle(part.handle)
         if os.fstat(fd).st_size != part.length:
             os.close(fd)
             raise DeviceError(f"the allocation does not have {part.length} bytes")
-        return _Opened(self, self._add(fd, part.length, "nothing"), shared.offset)
+        return _FakeOpened(self, self._add(fd, part.length, "nothing"), shared.offset)
 
     def lose(self) -> None:
         """As a GPU that falls off the bus: whatever is asked of it from now on fails."""
@@ -175,7 +179,7 @@ class FakeDevice(Device):
             self._allocations[address] = _Allocation(fd, length, by)
             return address
 
-    def _later(self, stream: Stream, work: Callable[[], None]) -> None:
+    def _later(self, stream: DeviceStream, work: Callable[[], None]) -> None:
         assert isinstance(stream, FakeStream)
         with self._lock:
             self._check()
@@ -224,7 +228,7 @@ class _Allocation:
         self.by = by
 
 
-class FakeStream(Stream):
+class FakeStream(DeviceStream):
     """
     Attributes:
         asked: What has not happened yet.
@@ -242,7 +246,7 @@ class FakeStream(Stream):
         self._device.retire(self)
 
 
-class FakeEvent(Event):
+class FakeEvent(DeviceEvent):
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
         self.happened = False
@@ -258,7 +262,7 @@ class FakeEvent(Event):
             pass
 
 
-class _Pinned(Pinned):
+class _FakePinned(Pinned):
     def __init__(self, view: memoryview) -> None:
         self.view = view
 
@@ -266,7 +270,7 @@ class _Pinned(Pinned):
         return
 
 
-class _Opened(Opened):
+class _FakeOpened(Opened):
     def __init__(self, device: FakeDevice, base: int, offset: int) -> None:
         self._device = device
         self._base = base

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.device.base import Share, Shared
+from pdgate.transfer.device.base import SharedAllocation, SharedDeviceMemory
 
 MAX_BYTES: Final = 1 << 46
 """Of an allocation; more no device has."""
@@ -24,37 +24,39 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
     length: int
 
 
-class _Said(msgspec.Struct, frozen=True, array_like=True):
+class _SharingSaid(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     parts: list[_Part]
 
 
-_decoder = msgspec.msgpack.Decoder(_Said)
+_decoder = msgspec.msgpack.Decoder(_SharingSaid)
 
 
-def encode(shared: Shared) -> bytes:
+def encode(shared: SharedDeviceMemory) -> bytes:
     """Without the descriptors."""
     parts = [_Part(part.handle, part.fd is not None, part.length) for part in shared.parts]
-    return msgspec.msgpack.encode(_Said(shared.offset, parts))
+    return msgspec.msgpack.encode(_SharingSaid(shared.offset, parts))
 
 
-def descriptors(shared: Shared) -> list[int]:
+def descriptors(shared: SharedDeviceMemory) -> list[int]:
     return [part.fd for part in shared.parts if part.fd is not None]
 
 
-def decode(data: bytes, fds: Sequence[int], length: int) -> Shared:
+def decode(data: bytes, fds: Sequence[int], length: int) -> SharedDeviceMemory:
     """`length`: of the memory in them. Raises TransferError."""
     try:
         said = _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise TransferError(f"the peer's allocations are not named well: {error}") from None
     left = list(fds)
     parts = []
     for part in said.parts:
         if not 0 < part.length <= MAX_BYTES or (part.described and not left):
             raise TransferError("the peer's allocations are not named well")
-        parts.append(Share(part.handle, left.pop(0) if part.described else None, part.length))
+        parts.append(
+            SharedAllocation(part.handle, left.pop(0) if part.described else None, part.length)
+        )
     whole = sum(part.length for part in parts)
     if not parts or left or said.offset < 0 or said.offset + length > whole:
         raise TransferError("the peer's memory lies outside its allocations")
-    return Shared(tuple(parts), said.offset)
+    return SharedDeviceMemory(tuple(parts), said.offset)

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.device.base import Device, Event, Pinned, Stream, wait
-from pdgate.transfer.runtime.running import Interrupted
+from pdgate.transfer.device.base import Device, DeviceEvent, DeviceStream, Pinned, wait
+from pdgate.transfer.runtime.running import TransferInterrupted
 
 BUFFER_BYTES: Final = 4 << 20
 MAX_PIECES: Final = 4096
@@ -48,7 +48,7 @@ class Lane:
 
     def out(self, batches: Iterable[Ranges]) -> Iterator[memoryview]:
         """The bytes of each batch, which stay until the next is asked for."""
-        ahead: deque[tuple[memoryview, Event]] = deque()
+        ahead: deque[tuple[memoryview, DeviceEvent]] = deque()
         numbered = enumerate(batches)
 
         def begin() -> None:
@@ -68,7 +68,7 @@ class Lane:
 
     def into(self, batches: Iterable[Ranges]) -> Iterator[memoryview]:
         """A buffer to fill for each batch; all are on the device when there is none left."""
-        copied: dict[int, Event] = {}
+        copied: dict[int, DeviceEvent] = {}
         for number, pieces in enumerate(batches):
             if (before := copied.get(number % 2)) is not None:
                 self._await(before)
@@ -97,9 +97,9 @@ class Lane:
     def _view(self, number: int, pieces: Ranges) -> memoryview:
         return self._buffers[number % 2][: sum([length for _, length in pieces])]
 
-    def _await(self, event: Event) -> None:
+    def _await(self, event: DeviceEvent) -> None:
         if not wait(event, math.inf, self.stop):
-            raise Interrupted
+            raise TransferInterrupted
 
 
 class Staging:
@@ -117,7 +117,7 @@ class Staging:
     def taken(self, stop: Stop) -> Iterator[Lane]:
         """A lane for the block; nothing of it moves after the block.
 
-        Raises Interrupted if `stop` says so before there is one, DeviceError.
+        Raises TransferInterrupted if `stop` says so before there is one, DeviceError.
         """
         lane, buffers = self._take(stop)
         lane.stop = stop
@@ -144,7 +144,7 @@ class Staging:
             while not self._idle and not self._left:
                 self._changed.wait(LOOK_SECONDS)
                 if stop() or self._closed:
-                    raise Interrupted
+                    raise TransferInterrupted
             if self._idle:
                 return self._idle.pop()
             self._left -= 1
@@ -171,7 +171,7 @@ class Staging:
             raise
 
 
-def quiet(stream: Stream) -> None:
+def quiet(stream: DeviceStream) -> None:
     """Wait until no copy of it is under way."""
     try:
         stream.synchronize()

@@ -34,18 +34,18 @@ from pdgate.transfer.base import (
 )
 from pdgate.transfer.external_mover import wire
 from pdgate.transfer.external_mover.library import Library, Move, Piece
-from pdgate.transfer.external_mover.owner import Owner
+from pdgate.transfer.external_mover.owner import MoverOwner
 from pdgate.transfer.external_mover.regions import VisitedMemory, VisitedRegion
-from pdgate.transfer.external_mover.wire import BadRequest
+from pdgate.transfer.external_mover.wire import BadMoverRequest
 from pdgate.transfer.memory import DeviceMemory, Memory, view
 from pdgate.transfer.runtime import memfd
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.jobs import Plan
+from pdgate.transfer.runtime.jobs import TransferPlan
 from pdgate.transfer.runtime.links import Address, Links
 from pdgate.transfer.runtime.listener import shut
-from pdgate.transfer.runtime.moving import Moving, Order
-from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.moving import MoveOrder, Moving
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
 from pdgate.transfer.runtime.sockets import hung_up
 
 
@@ -68,7 +68,7 @@ class Visiting(Moving):
         self._host, self._advertise = host, advertise
         self._library = self.open_library(host, advertise or host)
         try:
-            self._owner = Owner(self.name, host, port, identity, self._library)
+            self._owner = MoverOwner(self.name, host, port, identity, self._library)
         except BaseException:
             self._library.close()
             raise
@@ -122,32 +122,34 @@ class Visiting(Moving):
             self._owner.add(region)
         return region
 
-    def plan(self, order: Order) -> Plan:
+    def plan(self, order: MoveOrder) -> TransferPlan:
         owner = descriptors.owner(order.remote.address)
 
-        def visit(transfer: Running) -> None:
-            def talk(channel: Channel) -> wire.Status:
+        def visit(transfer: RunningTransfer) -> None:
+            def talk(channel: Channel) -> wire.MoverStatus:
                 inside = _enter(transfer, channel, order.epoch)
-                if inside.status is not wire.Status.OK:
+                if inside.status is not wire.MoverStatus.OK:
                     return inside.status
                 if inside.length != order.remote.length:
                     raise TransferError(f"{transfer.what}: the region has another length")
                 failed = self._move(order, inside, channel.sock)
                 leaving = (
-                    wire.Request(wire.Word.FAIL)
+                    wire.MoverRequest(wire.MoverWord.FAIL)
                     if failed
-                    else wire.Request(wire.Word.LEAVE, immediate=order.immediate)
+                    else wire.MoverRequest(wire.MoverWord.LEAVE, immediate=order.immediate)
                 )
                 status = _leave(transfer, channel, leaving)
-                if failed and status is wire.Status.OK:
+                if failed and status is wire.MoverStatus.OK:
                     raise failed
                 return status
 
             self._connected(transfer, owner, talk)
 
-        return Plan(visit)
+        return TransferPlan(visit)
 
-    def _move(self, order: Order, inside: wire.Answer, sock: socket.socket) -> TransferError | None:
+    def _move(
+        self, order: MoveOrder, inside: wire.MoverAnswer, sock: socket.socket
+    ) -> TransferError | None:
         """The library's part, which nothing interrupts. Its error, if it failed."""
         region = order.local
         assert isinstance(region, VisitedMemory)
@@ -177,9 +179,9 @@ class Visiting(Moving):
 
     def _connected(
         self,
-        transfer: Running,
+        transfer: RunningTransfer,
         address: Address,
-        talk: Callable[[Channel], wire.Status],
+        talk: Callable[[Channel], wire.MoverStatus],
     ) -> None:
         try:
             channel = self._links.take(
@@ -187,16 +189,16 @@ class Visiting(Moving):
             )
         except OSError as error:
             if transfer.over:
-                raise Interrupted from None
+                raise TransferInterrupted from None
             raise PeerLost(f"{transfer.what}: {error}") from None
         try:
             status = talk(channel)
         except OSError as error:
             channel.close()
             if transfer.over:
-                raise Interrupted from None
+                raise TransferInterrupted from None
             raise PeerLost(f"{transfer.what}: {error}") from None
-        except BadRequest:
+        except BadMoverRequest:
             channel.close()
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
         except BaseException:
@@ -204,22 +206,24 @@ class Visiting(Moving):
             raise
         self._links.give_back(address, channel)
         match status:
-            case wire.Status.STALE:
+            case wire.MoverStatus.STALE:
                 raise StaleDescriptor(f"{transfer.what}: the owner does not know this epoch")
-            case wire.Status.MISSING:
+            case wire.MoverStatus.MISSING:
                 raise TransferError(f"{transfer.what}: the bytes did not show up at the peer")
 
 
-def _enter(transfer: Running, channel: Channel, epoch: bytes) -> wire.Answer:
+def _enter(transfer: RunningTransfer, channel: Channel, epoch: bytes) -> wire.MoverAnswer:
     transfer.on_interrupt(lambda: shut(channel.sock))
-    wire.send_request(channel, wire.Request(wire.Word.ENTER, epoch))
+    wire.send_request(channel, wire.MoverRequest(wire.MoverWord.ENTER, epoch))
     answer = wire.receive_answer(channel)
     # While the library works nothing may hang up: it would tell the owner that we have left.
     transfer.on_interrupt(None)
     return answer
 
 
-def _leave(transfer: Running, channel: Channel, leaving: wire.Request) -> wire.Status:
+def _leave(
+    transfer: RunningTransfer, channel: Channel, leaving: wire.MoverRequest
+) -> wire.MoverStatus:
     transfer.on_interrupt(lambda: shut(channel.sock))
     wire.send_request(channel, leaving)
     status = wire.receive_answer(channel).status

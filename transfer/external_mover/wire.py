@@ -33,18 +33,18 @@ _REQUEST = struct.Struct("<4sBBxx16sI")
 _ANSWER = struct.Struct("<4sBxxx16sQQI")
 
 
-class BadRequest(Exception):
+class BadMoverRequest(Exception):
     """The bytes are not ours."""
 
 
-class Word(IntEnum):
+class MoverWord(IntEnum):
     ENTER = 1
     LEAVE = 2
     FAIL = 3
     """Leaves as well; not all bytes have moved."""
 
 
-class Status(IntEnum):
+class MoverStatus(IntEnum):
     OK = 0
     STALE = 1
     MISSING = 2
@@ -52,15 +52,15 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    word: Word
+class MoverRequest:
+    word: MoverWord
     epoch: bytes = bytes(16)
     immediate: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    status: Status
+class MoverAnswer:
+    status: MoverStatus
     ticket: bytes = bytes(TICKET_BYTES)
     base: int = 0
     length: int = 0
@@ -71,14 +71,14 @@ def new_ticket() -> bytes:
     return secrets.token_bytes(TICKET_BYTES)
 
 
-def send_request(channel: Channel, request: Request) -> None:
+def send_request(channel: Channel, request: MoverRequest) -> None:
     counted = request.immediate is not None
     said = _REQUEST.pack(MAGIC, request.word, counted, request.epoch, request.immediate or 0)
     channel.sock.sendall(channel.sealed(said))
 
 
-def receive_request(channel: Channel, stall_seconds: float) -> Request | None:
-    """None when the peer hung up between requests. Raises BadRequest, OSError.
+def receive_request(channel: Channel, stall_seconds: float) -> MoverRequest | None:
+    """None when the peer hung up between requests. Raises BadMoverRequest, OSError.
 
     For the first byte it waits for ever, for the others `stall_seconds`.
     """
@@ -93,25 +93,25 @@ def receive_request(channel: Channel, stall_seconds: float) -> Request | None:
     receive_views(sock, [memoryview(head)[first:], memoryview(mac)])
     channel.check(bytes(head), bytes(mac))
     magic, word, counted, epoch, immediate = _REQUEST.unpack(head)
-    if magic != MAGIC or word not in tuple(Word) or counted > 1:
-        raise BadRequest
-    return Request(Word(word), epoch, immediate if counted else None)
+    if magic != MAGIC or word not in tuple(MoverWord) or counted > 1:
+        raise BadMoverRequest
+    return MoverRequest(MoverWord(word), epoch, immediate if counted else None)
 
 
-def send_answer(channel: Channel, answer: Answer) -> None:
+def send_answer(channel: Channel, answer: MoverAnswer) -> None:
     head = _ANSWER.pack(
         MAGIC, answer.status, answer.ticket, answer.base, answer.length, len(answer.card)
     )
     channel.sock.sendall(channel.sealed(head + answer.card))
 
 
-def receive_answer(channel: Channel) -> Answer:
-    """Raises BadRequest, OSError."""
+def receive_answer(channel: Channel) -> MoverAnswer:
+    """Raises BadMoverRequest, OSError."""
     sock = channel.sock
     head = receive(sock, _ANSWER.size)
     magic, status, ticket, base, length, card_bytes = _ANSWER.unpack(head)
-    if magic != MAGIC or status not in tuple(Status) or card_bytes > MAX_CARD_BYTES:
-        raise BadRequest
+    if magic != MAGIC or status not in tuple(MoverStatus) or card_bytes > MAX_CARD_BYTES:
+        raise BadMoverRequest
     card = receive(sock, card_bytes)
     channel.check(head + card, receive(sock, MAC_BYTES))
-    return Answer(Status(status), ticket, base, length, card)
+    return MoverAnswer(MoverStatus(status), ticket, base, length, card)

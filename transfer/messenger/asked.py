@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pdgate.transfer.base import Descriptor
 from pdgate.transfer.messenger import context, messages, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
 from pdgate.transfer.messenger.shards import EVERY, Between
 from pdgate.transfer.messenger.tiles import Tiles
-from pdgate.transfer.messenger.workers import WHOLE, Share
+from pdgate.transfer.messenger.workers import WHOLE, KeyShare
 from pdgate.transfer.plan.count import Rhythm
 from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 
@@ -20,7 +20,7 @@ MAX_TILE_TOKENS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ContextSlot:
     """Where a context goes: `offset` in bytes."""
 
     remote: Descriptor
@@ -43,19 +43,19 @@ class Asked:
     key: str
     wait: bool
     remotes: Mapping[int, Descriptor]
-    shape: Shape
+    shape: PageShape
     block_ids: Sequence[int]
     tiles: Tiles
     immediate: int
     until: float
-    slot: Slot | None = None
+    slot: ContextSlot | None = None
     between: Between = EVERY
-    share: Share = WHOLE
+    share: KeyShare = WHOLE
 
 
 def check(
     push: messages.Push,
-    ours: Shape,
+    ours: PageShape,
     backend: str,
     context_bytes: int | None,
     held: Ranks = ALL,
@@ -109,7 +109,7 @@ def _check_blocks(push: messages.Push) -> None:
         raise HandOverError(Why.BAD_BLOCKS, "a block is named twice")
 
 
-def _slot(room: messages.Room, backend: str, context_bytes: int | None) -> Slot:
+def _slot(room: messages.ContextRoom, backend: str, context_bytes: int | None) -> ContextSlot:
     if context_bytes is None:
         raise HandOverError(Why.UNSUPPORTED, "this engine sends no contexts")
     if context_bytes > room.max_bytes:
@@ -120,4 +120,4 @@ def _slot(room: messages.Room, backend: str, context_bytes: int | None) -> Slot:
     if room.offset < 0:
         raise HandOverError(Why.BROKEN, f"a slot at {room.offset}")
     needed = room.offset + context.slot_bytes(room.max_bytes)
-    return Slot(shards.remote(room.descriptor, needed, backend), room.offset)
+    return ContextSlot(shards.remote(room.descriptor, needed, backend), room.offset)

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class Core(Protocol):
+class MessengerCore(Protocol):
     """Every method is thread-safe."""
 
     def loaded(self, request_id: str, error: str | None = None) -> None:

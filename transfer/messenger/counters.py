@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Counters:
+class MessengerCounters:
     """Many threads count, so they count by `add`; reading needs no lock.
 
     Attributes:
@@ -52,7 +52,7 @@ class _Reading:
 class Readings:
     """Offers that one connection reads, by their ids, from being lent to their end."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: MessengerCounters) -> None:
         self._counters = counters
         self._open: dict[str, _Reading] = {}
 

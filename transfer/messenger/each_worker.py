@@ -8,14 +8,14 @@ from pdgate.transfer.messenger.context import NOTHING
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.source import Moved, Source
-from pdgate.transfer.messenger.workers import Elsewhere, Worker
+from pdgate.transfer.messenger.workers import HeldElsewhere, MessengerWorker
 
 Adrift = Callable[[HandOverError], None]
 Take = Callable[[Source, Interrupt, Adrift], Moved]
 """A conversation. When it returns or raises, nothing of it can land any more."""
 
 
-def source_at(worker: Worker, source: Source, said: Elsewhere) -> Source:
+def source_at(worker: MessengerWorker, source: Source, said: HeldElsewhere) -> Source:
     """What this worker holds of it. The prompt is on its way already."""
     return replace(
         source,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Descriptor, Grant, Op, Region, Transfer
 from pdgate.transfer.messenger import context, messages, shards
-from pdgate.transfer.messenger.shape import Ranks, Shape
+from pdgate.transfer.messenger.shape import PageShape, Ranks
 from pdgate.transfer.messenger.shards import Between
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
@@ -39,7 +39,7 @@ class Immediates:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ReceivingMemory:
     """
     Attributes:
         regions: One for each of `ranks`, which are all of the engine's if they are empty.
@@ -48,15 +48,20 @@ class Memory:
 
     backend: Backend
     regions: Sequence[Region]
-    shape: Shape
+    shape: PageShape
     ranks: Ranks
     immediates: Immediates
     inbox: Slots | None
 
 
-class Incoming:
+class IncomingPages:
     def __init__(
-        self, memory: Memory, source: Source, target: Target, slot: int | None, until: float
+        self,
+        memory: ReceivingMemory,
+        source: Source,
+        target: Target,
+        slot: int | None,
+        until: float,
     ) -> None:
         """`slot`: of the inbox, if a context is wanted. `until` is of time.monotonic()."""
         self._memory = memory
@@ -76,7 +81,7 @@ class Incoming:
         room = None
         if inbox is not None and self._slot is not None:
             slot = self._grant(inbox.region, peer, Stretch(self._slot, inbox.slot_bytes))
-            room = messages.Room(descriptors.as_data(slot), self._slot, inbox.max_bytes)
+            room = messages.ContextRoom(descriptors.as_data(slot), self._slot, inbox.max_bytes)
         first = self._target.skip
         pages = memory.shape.part(self._target.block_ids[first:])
         return messages.Push(
@@ -109,7 +114,7 @@ class Incoming:
         self._grants.append(grant)
         return grant.descriptor
 
-    def expect(self, theirs: Shape) -> Transfer:
+    def expect(self, theirs: PageShape) -> Transfer:
         """Ends when all has landed. Raises HandOverError, TransferError."""
         memory, ours = self._memory, self._memory.shape
         shards.meet(ours, theirs)
@@ -133,7 +138,7 @@ class Incoming:
             ],
         )
 
-    def _moving(self, theirs: Shape) -> list[Pair]:
+    def _moving(self, theirs: PageShape) -> list[Pair]:
         between = Between(self._source.ranks, self._memory.ranks)
         return shards.pairs(theirs, self._memory.shape, self._source.key, between)
 

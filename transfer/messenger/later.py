@@ -13,7 +13,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.device.base import Event, wait
+from pdgate.transfer.device.base import DeviceEvent, wait
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,11 @@ class Later:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._asked: SimpleQueue[tuple[Event, Work] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[DeviceEvent, Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def run(self, after: Event, work: Work) -> None:
+    def run(self, after: DeviceEvent, work: Work) -> None:
         """Nothing is done any more once it is closed."""
         with self._lock:
             if self._closed:

@@ -13,7 +13,7 @@ MAX_UNREAD_BYTES = 64 << 10
 ANSWER_SECONDS = 10.0
 
 
-class Line:
+class MessengerLine:
     """Attributes:
     peer: D's name, which it has proven.
     """

@@ -15,23 +15,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pdgate.transfer.base import Backend, Region, TransferError
-from pdgate.transfer.device.base import Event, wait
+from pdgate.transfer.device.base import DeviceEvent, wait
 from pdgate.transfer.messenger import workers
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.core import Core
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.core import MessengerCore
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.each_worker import Adrift, source_at, take_from_each
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.incoming import Immediates, Memory
+from pdgate.transfer.messenger.incoming import Immediates, ReceivingMemory
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.pull import pull
-from pdgate.transfer.messenger.receive_push import Receiver, receive
+from pdgate.transfer.messenger.receive_push import PushReceiver, receive
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
-from pdgate.transfer.messenger.workers import Elsewhere
+from pdgate.transfer.messenger.workers import HeldElsewhere
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import shut
 
@@ -55,7 +55,7 @@ def ignore(request_id: str, context: Context) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LoadContext:
     """What every load of an engine needs.
 
     Attributes:
@@ -63,11 +63,11 @@ class Reading:
         ranks: Which of the engine's ranks the regions are, in this order; empty for all.
     """
 
-    core: Core
+    core: MessengerCore
     backend: Backend
     regions: Sequence[Region]
-    shape: Shape
-    counters: Counters
+    shape: PageShape
+    counters: MessengerCounters
     lease_seconds: float
     locate: Locate
     patience: Patience
@@ -83,14 +83,14 @@ class Loads:
         fellows: Names of the processes of our engine's other workers.
     """
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LoadContext) -> None:
         self._reading = reading
         self.fellows: Sequence[str] = ()
         self._lock = threading.Lock()
         self._threads: dict[threading.Thread, Interrupt] = {}
         self._interrupts: dict[str, Interrupt] = {}
         self._closed = False
-        memory = Memory(
+        memory = ReceivingMemory(
             reading.backend,
             reading.regions,
             reading.shape,
@@ -98,12 +98,12 @@ class Loads:
             Immediates(),
             reading.inbox,
         )
-        self._receiver = Receiver(
+        self._receiver = PushReceiver(
             memory, reading.patience, lambda: self._closed, lambda: self.fellows
         )
 
     def start(
-        self, request_id: str, source: Source, target: Target, after: Event | None = None
+        self, request_id: str, source: Source, target: Target, after: DeviceEvent | None = None
     ) -> None:
         """Nothing is asked of the peer until `after` has happened, the last that the device does
         with the pages. Raises RuntimeError if there is no room for a thread; then nothing was started.
@@ -165,7 +165,7 @@ class Loads:
         source: Source,
         target: Target,
         interrupt: Interrupt,
-        after: Event | None,
+        after: DeviceEvent | None,
     ) -> None:
         counters, pages = self._reading.counters, len(target.block_ids) - target.skip
         started = time.monotonic()
@@ -212,7 +212,7 @@ class Loads:
         interrupt: Interrupt,
         adrift: Adrift,
         asked: list[Source],
-        after: Event | None,
+        after: DeviceEvent | None,
     ) -> Moved:
         """What came. When it returns or raises, no byte can land any more, and `asked` says which
         workers may still keep something for us.
@@ -236,7 +236,7 @@ class Loads:
         interrupt.arm(None)
         try:
             return take(source, interrupt, adrift)
-        except Elsewhere as said:
+        except HeldElsewhere as said:
             referred = said
         interrupt.arm(None)
         parts, idle = workers.to_ask(referred, reading.shape, reading.ranks, source.key)
@@ -255,7 +255,7 @@ class Loads:
     def _take(
         self, source: Source, target: Target, until: float, interrupt: Interrupt, adrift: Adrift
     ) -> Moved:
-        """A conversation with one worker. Raises Elsewhere if others hold a part of it."""
+        """A conversation with one worker. Raises HeldElsewhere if others hold a part of it."""
         reading = self._reading
         interrupt.arm(None)
         with self._connect(source, until, interrupt) as peer:
@@ -292,7 +292,7 @@ class Loads:
                     only_here=bool(source.ranks),
                 )
                 peer.release(source.key, offer.offer_id)
-        except Elsewhere as said:
+        except HeldElsewhere as said:
             for worker in [] if source.ranks else said.workers:
                 self.farewell(source_at(worker, source, said))
         except HandOverError as error:

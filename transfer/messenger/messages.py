@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import msgspec
 
-from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import MAC_BYTES
 from pdgate.transfer.runtime.sockets import receive as exactly
@@ -52,7 +52,7 @@ class Ask(msgspec.Struct, frozen=True, tag=True):
     engine_id: str
     wait_seconds: float
     read_seconds: float
-    shape: Shape
+    shape: PageShape
     ranks: tuple[int, ...] = ()
     only_here: bool = False
 
@@ -97,7 +97,7 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
     readers: tuple[str, ...] = ()
 
 
-class Room(msgspec.Struct, frozen=True):
+class ContextRoom(msgspec.Struct, frozen=True):
     """Where a context may land (context.py), and how large one may be."""
 
     descriptor: dict[str, Any]
@@ -126,7 +126,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     engine_id: str
     wait: bool
     seconds: float
-    shape: Shape
+    shape: PageShape
     descriptors: list[dict[str, Any]]
     block_ids: list[int]
     start: int
@@ -134,7 +134,7 @@ class Push(msgspec.Struct, frozen=True, tag=True):
     immediate: int
     tile_tokens: int
     by_layer: bool
-    context: Room | None = None
+    context: ContextRoom | None = None
     ranks: tuple[int, ...] = ()
     only_here: bool = False
 
@@ -160,7 +160,7 @@ class Offered(msgspec.Struct, frozen=True, tag=True):
 
     offer_id: str
     descriptors: list[dict[str, Any]]
-    shape: Shape
+    shape: PageShape
     block_ids: list[int]
     tokens: int
     first_token: int | None
@@ -172,8 +172,8 @@ class Elsewhere(msgspec.Struct, frozen=True, tag=True):
     """Each of these has to be asked for what it holds, in words that say `only_here`."""
 
     engine_id: str
-    shape: Shape
-    workers: tuple[Worker, ...]
+    shape: PageShape
+    workers: tuple[MessengerWorker, ...]
 
 
 class Released(msgspec.Struct, frozen=True, tag=True):
@@ -189,7 +189,7 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 class Writing(msgspec.Struct, frozen=True, tag=True):
     """`shape`: prefill's, from which follows how many writes the push takes."""
 
-    shape: Shape
+    shape: PageShape
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -205,7 +205,7 @@ class Pong(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class RefusedMessage(msgspec.Struct, frozen=True, tag="Refused"):
     why: str
     message: str
 
@@ -226,7 +226,7 @@ Message = (
     | Failed
     | Stopped
     | Pong
-    | Refused
+    | RefusedMessage
 )
 
 _encode = msgspec.msgpack.encode
@@ -266,6 +266,6 @@ def receive(channel: Channel) -> Message | None:
     try:
         # The Union keeps mypy from seeing what the decoder returns.
         message: Message = _decoder.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     return message

@@ -20,7 +20,7 @@ from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import when_settled
 
 
-class Orders:
+class MoverOrders:
     def __init__(self, sock: socket.socket, backend: Backend, local: Region) -> None:
         self._sock = sock
         self._backend = backend
@@ -39,13 +39,13 @@ class Orders:
                     self._open[destination] = descriptors.from_data(descriptor), line
                 case wire.More(number, ranges):
                     self._begun.setdefault(number, bytearray()).extend(ranges)
-                case wire.Write():
+                case wire.MoverWrite():
                     self._write(order)
                 case wire.Close(destination):
                     _, line = self._open.pop(destination)
                     os.close(line)
 
-    def _write(self, order: wire.Write) -> None:
+    def _write(self, order: wire.MoverWrite) -> None:
         remote, _ = self._open[order.destination]
         ranges = wire.unpack(self._begun.pop(order.number, bytearray()) + order.ranges)
         left = max(0.0, order.until - time.monotonic())
@@ -57,7 +57,7 @@ class Orders:
         when_settled(transfer, lambda: self._say(order.number, transfer.error))
 
     def _say(self, number: int, error: Exception | None) -> None:
-        said = wire.Ended(number, "" if error is None else str(error) or repr(error))
+        said = wire.MoveEnded(number, "" if error is None else str(error) or repr(error))
         with self._lock:
             self._sock.send(wire.encode(said))
 
@@ -71,7 +71,7 @@ def main() -> None:
     os.close(int(memory))
     code = 0
     try:
-        Orders(engine, backend, local).serve()
+        MoverOrders(engine, backend, local).serve()
     # Whatever it is, it must not keep us here; the engine sees that we are gone.
     except BaseException:  # noqa: BLE001
         traceback.print_exc()

@@ -25,7 +25,7 @@ MAX_RANGES_BYTES: Final = (MAX_BYTES - 128) // _RANGE.size * _RANGE.size
 """Of an order."""
 
 
-class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class MoverIntroduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """What the mover proves itself with: the engine's name and the fleet's secrets, and the files
     that they, and its certificates, may change in.
     """
@@ -36,7 +36,7 @@ class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tls: tuple[str, str, str] | None
 
     @classmethod
-    def of(cls, identity: Identity) -> "Introduction":
+    def of(cls, identity: Identity) -> "MoverIntroduction":
         keyring, tls = identity.keyring, identity.tls
         files = None if tls is None else (tls.cert, tls.key, tls.ca)
         return cls(identity.name, keyring.texts(), keyring.path, files)
@@ -59,7 +59,7 @@ class More(msgspec.Struct, frozen=True, tag=True, array_like=True):
     ranges: bytes
 
 
-class Write(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class MoverWrite(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """
     Attributes:
         ranges: As `pack` makes them; the last ones of this write, often all.
@@ -77,19 +77,19 @@ class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
     destination: int
 
 
-class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class MoveEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """`error` is empty if all is well."""
 
     number: int
     error: str
 
 
-Order = Open | More | Write | Close
+Order = Open | More | MoverWrite | Close
 
 encode = msgspec.msgpack.encode
 _orders = msgspec.msgpack.Decoder(Order)
-_introductions = msgspec.msgpack.Decoder(Introduction)
-_ends = msgspec.msgpack.Decoder(Ended)
+_introductions = msgspec.msgpack.Decoder(MoverIntroduction)
+_ends = msgspec.msgpack.Decoder(MoveEnded)
 
 
 def pack(ranges: Iterable[Range]) -> bytes:
@@ -111,7 +111,7 @@ def new_pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def receive_introduction(sock: socket.socket) -> Introduction:
+def receive_introduction(sock: socket.socket) -> MoverIntroduction:
     """Raises OSError, EOFError."""
     data = sock.recv(MAX_BYTES)
     if not data:
@@ -133,7 +133,7 @@ def receive_order(sock: socket.socket) -> tuple[Order, int | None] | None:
     return order, fds[0] if fds else None
 
 
-def receive_end(sock: socket.socket) -> Ended | None:
+def receive_end(sock: socket.socket) -> MoveEnded | None:
     """None when the mover is gone. Raises OSError, BlockingIOError among them."""
     data = sock.recv(MAX_BYTES)
     return _ends.decode(data) if data else None

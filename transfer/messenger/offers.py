@@ -18,11 +18,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.workers import WHOLE, Share
+from pdgate.transfer.messenger.workers import WHOLE, KeyShare
 
 MAX_REMEMBERED = 4096
 LOOK_SECONDS = 1.0
@@ -42,7 +42,7 @@ class Offer:
     block_ids: Sequence[int]
     tokens: int
     context: Context
-    after: Event | None = None
+    after: DeviceEvent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
+class ReleasedOffer:
     """
     Attributes:
         held: The pages were still this offer's until now, so what was read is good.
@@ -70,7 +70,7 @@ class Released:
 
 
 @dataclass(slots=True)
-class _Entry:
+class _OfferEntry:
     """
     Attributes:
         readers: Who reads which share, by their connections.
@@ -84,17 +84,17 @@ class _Entry:
     request_id: str
     only: Sequence[str] = ()
     offer: Offer | None = None
-    readers: dict[object, Share] = field(default_factory=dict)
+    readers: dict[object, KeyShare] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
     pushers: set[object] = field(default_factory=set)
     ending: str | None = None
 
 
 class Offers:
-    def __init__(self, counters: Counters | None = None) -> None:
-        self._counters = counters or Counters()
+    def __init__(self, counters: MessengerCounters | None = None) -> None:
+        self._counters = counters or MessengerCounters()
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._entries: dict[str, _OfferEntry] = {}
         self._keys: dict[str, str] = {}
         self._dropped: OrderedDict[str, str] = OrderedDict()
         self._left: OrderedDict[str, None] = OrderedDict()
@@ -110,7 +110,7 @@ class Offers:
         with self._lock:
             if key in self._entries:
                 raise ValueError(f"another live request has the key {key!r}")
-            self._entries[key] = _Entry(request_id, only)
+            self._entries[key] = _OfferEntry(request_id, only)
             self._keys[request_id] = key
             self._dropped.pop(key, None)
             left = key in self._left
@@ -125,7 +125,7 @@ class Offers:
         tokens: int,
         first_token: int | None,
         context: bytes = b"",
-        after: Event | None = None,
+        after: DeviceEvent | None = None,
     ) -> bool:
         """False if it is not expected any more: then its pages are of no use."""
         with self._lock:
@@ -171,7 +171,7 @@ class Offers:
         reader: object,
         peer: str = "",
         gone: Callable[[], bool] = lambda: False,
-        share: Share = WHOLE,
+        share: KeyShare = WHOLE,
     ) -> Offer:
         """The pages are read by `reader` from now on, until `release` or `left`.
         `peer`: the name of who reads; `gone`: whether it has hung up. The pages go when all of
@@ -201,24 +201,24 @@ class Offers:
                         Why.UNKNOWN, f"nothing under {key!r} within {wait_seconds:g} s"
                     )
 
-    def release(self, key: str, offer_id: str, reader: object) -> Released:
+    def release(self, key: str, offer_id: str, reader: object) -> ReleasedOffer:
         """This reader has its share."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None or entry.offer is None or entry.offer.id != offer_id:
-                return Released()
+                return ReleasedOffer()
             share = entry.readers.pop(reader, None)
             if share is None:
-                return Released()
+                return ReleasedOffer()
             entry.taken |= share.ranks
             if not entry.taken >= share.of and (entry.ending is None or entry.readers):
-                return Released(held=True)
+                return ReleasedOffer(held=True)
             why, last = entry.ending, entry.taken >= share.of
             self._lingers(entry, None)
             self._remove(key)
             if why is not None and not last:
                 self._remember(key, why)
-            return Released(held=True, free=entry.request_id)
+            return ReleasedOffer(held=True, free=entry.request_id)
 
     def abandon(
         self, key: str, peer: str = "", pusher: object | None = None
@@ -293,7 +293,7 @@ class Offers:
             raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
 
     @staticmethod
-    def _lend(key: str, entry: _Entry, offer: Offer, reader: object, share: Share) -> Offer:
+    def _lend(key: str, entry: _OfferEntry, offer: Offer, reader: object, share: KeyShare) -> Offer:
         if entry.ending is not None:
             raise HandOverError(Why.EXPIRED, entry.ending)
         others = [held for other, held in entry.readers.items() if other is not reader]
@@ -303,7 +303,7 @@ class Offers:
         entry.readers[reader] = share
         return offer
 
-    def _lingers(self, entry: _Entry, why: str | None) -> None:
+    def _lingers(self, entry: _OfferEntry, why: str | None) -> None:
         """While its reader is still there its pages are, which are not wanted any more."""
         pages = 0 if entry.offer is None else len(entry.offer.block_ids)
         change = (why is not None) - (entry.ending is not None)
@@ -332,7 +332,7 @@ class Offers:
                 self._waiting.pop(key, None)
 
 
-def _check(key: str, entry: _Entry, peer: str) -> None:
+def _check(key: str, entry: _OfferEntry, peer: str) -> None:
     """Raises HandOverError."""
     if entry.only and peer not in entry.only:
         raise HandOverError(Why.TAKEN, f"{key!r} is for another engine")

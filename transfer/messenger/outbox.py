@@ -24,7 +24,7 @@ class _Letter:
     done: Done
 
 
-class Outbox:
+class ContextOutbox:
     """Contexts are small and few, so threads of this process move them."""
 
     def __init__(self, backend: Backend, max_bytes: int, slots: int = SLOTS) -> None:

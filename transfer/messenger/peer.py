@@ -8,8 +8,8 @@ from typing import Self
 from pdgate.cluster import address as address_text
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
-from pdgate.transfer.messenger.workers import Elsewhere
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
+from pdgate.transfer.messenger.workers import HeldElsewhere
 from pdgate.transfer.runtime.channel import Watch, dial
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.handshake import Unproven
@@ -60,14 +60,14 @@ class Peer:
         key: str,
         wait_seconds: float,
         read_seconds: float,
-        shape: Shape,
+        shape: PageShape,
         ranks: Ranks = ALL,
         *,
         only_here: bool = False,
     ) -> messages.Offered:
         """The pages stay until we release them, hang up, or take longer than we said.
 
-        Raises Elsewhere too.
+        Raises HeldElsewhere too.
         """
         said = messages.Ask(
             key, self.engine_id, wait_seconds, read_seconds, shape, ranks, only_here
@@ -76,7 +76,7 @@ class Peer:
         if isinstance(answer, messages.Offered):
             return answer
         if isinstance(answer, messages.Elsewhere):
-            raise Elsewhere(answer.engine_id, answer.shape, answer.workers)
+            raise HeldElsewhere(answer.engine_id, answer.shape, answer.workers)
         raise self._unexpected(answer)
 
     def release(self, key: str, offer_id: str, bytes_read: int = 0) -> bool:
@@ -135,7 +135,7 @@ class Peer:
             raise HandOverError(Why.BROKEN, f"{self._where}: {error}") from None
         if answer is None:
             raise HandOverError(Why.BROKEN, f"{self._where} hung up")
-        if isinstance(answer, messages.Refused):
+        if isinstance(answer, messages.RefusedMessage):
             try:
                 why = Why(answer.why)
             except ValueError:

@@ -95,7 +95,7 @@ class _Process:
             raise
         self.pid = self._process.pid
         # Not by its command line or environment, which others may see.
-        self._sock.send(wire.encode(wire.Introduction.of(identity)))
+        self._sock.send(wire.encode(wire.MoverIntroduction.of(identity)))
         self._sock.setblocking(False)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
@@ -125,7 +125,7 @@ class _Process:
                 *first, last = wire.parts(ranges)
                 for part in first:
                     self._post(wire.More(number, part), None)
-                self._post(wire.Write(number, destination, last, until, immediate), None)
+                self._post(wire.MoverWrite(number, destination, last, until, immediate), None)
                 return
         done(PeerLost("our mover died"))
 

@@ -10,7 +10,7 @@ from pdgate.transfer.messenger.context import Context
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import Peer
-from pdgate.transfer.messenger.shape import Ranks, Shape
+from pdgate.transfer.messenger.shape import PageShape, Ranks
 from pdgate.transfer.messenger.shards import Between
 from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.together import Together
@@ -24,7 +24,7 @@ def pull(
     peer: Peer,
     source: Source,
     target: Target,
-    shape: Shape,
+    shape: PageShape,
     memory: tuple[Backend, Sequence[Region], Ranks],
     until: float,
     interrupt: Interrupt,
@@ -79,7 +79,7 @@ def pull(
     return Moved(moved, Context(offer.first_token, offer.context))
 
 
-def checked(theirs: Shape, tokens: range, blocks: Sequence[int]) -> Sequence[int]:
+def checked(theirs: PageShape, tokens: range, blocks: Sequence[int]) -> Sequence[int]:
     """The peer's blocks, if they hold the tokens. Raises HandOverError."""
     needed = theirs.blocks_for(tokens.stop)
     if len(blocks) < needed:

@@ -8,17 +8,17 @@ from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.context import NOTHING, Context
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.mover import Mover
-from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.sending import Sending
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.sharded import Sharded
 from pdgate.transfer.messenger.tiles import Tile
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class PushRequest:
     """P's own side of a key.
 
     Attributes:
@@ -48,7 +48,7 @@ class Request:
     error: HandOverError | None = None
 
 
-class Push:
+class OutgoingPush:
     """What one D has asked for, or one of its workers. It never waits.
 
     Attributes:
@@ -59,13 +59,17 @@ class Push:
     """
 
     def __init__(
-        self, asked: Asked, line: Line, lock: threading.Lock, ended: Callable[["Push"], None]
+        self,
+        asked: Asked,
+        line: MessengerLine,
+        lock: threading.Lock,
+        ended: Callable[["OutgoingPush"], None],
     ) -> None:
         """`ended` is called without the lock after each write."""
         self.asked = asked
         self.line = line
         self.sending = Sending(asked.tiles, with_context=asked.slot is not None)
-        self.request: Request | None = None
+        self.request: PushRequest | None = None
         self.met_at = 0.0
         self.over = threading.Event()
         self._lock = lock
@@ -76,14 +80,14 @@ class Push:
     def began(self) -> bool:
         return self._way is not None
 
-    def way(self, movers: Mapping[int, Mover], shape: Shape) -> Sharded:
+    def way(self, movers: Mapping[int, Mover], shape: PageShape) -> Sharded:
         """To D's memory, for `begin`. Raises OSError, TransferError, HandOverError."""
         return Sharded(movers, self.line.fileno(), shape, self.asked)
 
     def begin(self, way: Sharded) -> None:
         self._way = way
 
-    def due(self, request: Request) -> list[Tile]:
+    def due(self, request: PushRequest) -> list[Tile]:
         """What can be written now, of all layers. With the lock."""
         due: list[Tile] = []
         for layer, tokens in enumerate(request.tokens):
@@ -98,7 +102,7 @@ class Push:
         for tile in due:
             self._way.write(tile, block_ids, self._landed)
 
-    def write_context(self, outbox: Outbox, context: Context) -> None:
+    def write_context(self, outbox: ContextOutbox, context: Context) -> None:
         """Like `write`."""
         slot, asked = self.asked.slot, self.asked
         assert slot is not None

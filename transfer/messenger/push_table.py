@@ -20,20 +20,20 @@ from collections.abc import Sequence
 from enum import Enum
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.core import Core
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.core import MessengerCore
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.later import Later
-from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.mover import Mover
 from pdgate.transfer.messenger.offers import Offers
-from pdgate.transfer.messenger.outbox import Outbox
-from pdgate.transfer.messenger.push import Push, Request
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.outbox import ContextOutbox
+from pdgate.transfer.messenger.push import OutgoingPush, PushRequest
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
 
 CLOSE_SECONDS = 10.0
 
@@ -49,13 +49,13 @@ class Kept(Enum):
 class PushTable:
     def __init__(
         self,
-        core: Core,
-        shape: Shape,
+        core: MessengerCore,
+        shape: PageShape,
         offers: Offers,
         movers: Sequence[Mover],
         *,
-        outbox: Outbox | None = None,
-        counters: Counters | None = None,
+        outbox: ContextOutbox | None = None,
+        counters: MessengerCounters | None = None,
         ranks: Ranks = ALL,
     ) -> None:
         """`movers`: one for each of `ranks`. `outbox`, for contexts, is closed with the table."""
@@ -65,10 +65,10 @@ class PushTable:
         self._movers = movers
         self._ranks = ranks or range(len(movers))
         self._outbox = outbox
-        self._counters = counters or Counters()
+        self._counters = counters or MessengerCounters()
         self._lock = threading.Lock()
-        self._requests: dict[str, Request] = {}
-        self._pushes: dict[str, list[Push]] = {}
+        self._requests: dict[str, PushRequest] = {}
+        self._pushes: dict[str, list[OutgoingPush]] = {}
         self._later = Later("pdgate-computed")
         self._closed = False
 
@@ -80,7 +80,7 @@ class PushTable:
     def expect(self, key: str, request_id: str) -> None:
         """This request is going to be computed. `Offers` knows it already."""
         with self._lock:
-            self._requests[request_id] = Request(request_id, key, [0] * self._shape.layers)
+            self._requests[request_id] = PushRequest(request_id, key, [0] * self._shape.layers)
             pushes = list(self._pushes.get(key, ()))
         for push in pushes:
             try:
@@ -88,12 +88,12 @@ class PushTable:
             except HandOverError as error:
                 push.line.say(messages.Failed(error.why, error.message))
 
-    def ask(self, line: Line, asked: Asked) -> Push:
+    def ask(self, line: MessengerLine, asked: Asked) -> OutgoingPush:
         """Written as soon as the key is known and its pages are there; Writing says that they are.
 
         Raises HandOverError.
         """
-        push = Push(asked, line, self._lock, self._look)
+        push = OutgoingPush(asked, line, self._lock, self._look)
         with self._lock:
             if self._closed:
                 raise HandOverError(Why.CLOSING, "the prefill engine is shutting down")
@@ -111,7 +111,7 @@ class PushTable:
         layer: int,
         block_ids: Sequence[int],
         tokens: int,
-        after: Event | None = None,
+        after: DeviceEvent | None = None,
     ) -> None:
         """The leading `tokens` of this layer are in the request's pages, once `after` has happened.
 
@@ -140,7 +140,7 @@ class PushTable:
         tokens: int,
         first_token: int | None = None,
         context: bytes = b"",
-        after: Event | None = None,
+        after: DeviceEvent | None = None,
     ) -> Kept:
         """All is computed, once `after` has happened. With PUSHING, we tell the core when the pages
         may go.
@@ -195,7 +195,7 @@ class PushTable:
         with self._lock:
             self._requests.pop(request_id, None)
 
-    def leave(self, push: Push, error: HandOverError) -> None:
+    def leave(self, push: OutgoingPush, error: HandOverError) -> None:
         """D does not want it any more, or is gone. Returns when nothing can land any more."""
         with self._lock:
             push.sending.stop(error)
@@ -220,7 +220,7 @@ class PushTable:
                 log.error("the push of %s does not end", push.asked.key)
 
     def _computed(
-        self, request: Request, layer: int, block_ids: Sequence[int], tokens: int
+        self, request: PushRequest, layer: int, block_ids: Sequence[int], tokens: int
     ) -> None:
         """What waited for an event may come when the request has gone, or is further."""
         with self._lock:
@@ -234,7 +234,7 @@ class PushTable:
         for push, tiles in due:
             push.write(tiles, block_ids)
 
-    def _all_computed(self, request: Request, tokens: int) -> None:
+    def _all_computed(self, request: PushRequest, tokens: int) -> None:
         with self._lock:
             request.pending = False
             request.tokens = [tokens] * self._shape.layers
@@ -242,7 +242,7 @@ class PushTable:
         for push in pushes:
             self._advance(push, request)
 
-    def _lost(self, request: Request, error: TransferError) -> None:
+    def _lost(self, request: PushRequest, error: TransferError) -> None:
         """What it waited for is never going to happen."""
         with self._lock:
             request.lost = HandOverError(Why.BROKEN, f"prefill's pages are lost: {error}")
@@ -250,7 +250,7 @@ class PushTable:
         for push in pushes:
             self._advance(push, request)
 
-    def _meet(self, push: Push) -> None:
+    def _meet(self, push: OutgoingPush) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
         try:
             request_id = self._offers.claim(push.asked.key, push, push.line.peer)
@@ -291,7 +291,7 @@ class PushTable:
         push.line.say(messages.Writing(self._shape))
         self._advance(push, request)
 
-    def _advance(self, push: Push, request: Request) -> None:
+    def _advance(self, push: OutgoingPush, request: PushRequest) -> None:
         """Sends whatever is ready."""
         with self._lock:
             if request.lost is not None:
@@ -312,9 +312,9 @@ class PushTable:
             push.write_context(self._outbox, request.context)
         self._look(push)
 
-    def _look(self, push: Push) -> None:
+    def _look(self, push: OutgoingPush) -> None:
         """Ends the push once, if nothing of it moves any more, and with the last its request."""
-        others: list[Push] = []
+        others: list[OutgoingPush] = []
         last = False
         with self._lock:
             if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
@@ -340,7 +340,9 @@ class PushTable:
             for other in others:
                 self._look(other)
 
-    def _ended(self, request: Request, push: Push, others: Sequence[Push]) -> bool:
+    def _ended(
+        self, request: PushRequest, push: OutgoingPush, others: Sequence[OutgoingPush]
+    ) -> bool:
         """Whether it was the last of the request. With the lock."""
         error, share = push.sending.error, push.asked.share
         if error is None:
@@ -356,14 +358,14 @@ class PushTable:
             self._requests.pop(request.id, None)
         return True
 
-    def _unmet(self, push: Push) -> None:
+    def _unmet(self, push: OutgoingPush) -> None:
         """D left before there was a request, or while the engine was telling us of it."""
         found = self._offers.abandon(push.asked.key, push.line.peer, push)
         if found is not None:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _count(self, push: Push, error: HandOverError | None, *, last: bool) -> None:
+    def _count(self, push: OutgoingPush, error: HandOverError | None, *, last: bool) -> None:
         asked, shape = push.asked, self._shape
         tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
         self._counters.add(seconds_sending=time.monotonic() - push.met_at)
@@ -374,7 +376,7 @@ class PushTable:
         else:
             self._counters.add(sends_failed=1)
 
-    def _let_go(self, request: Request, error: HandOverError | None) -> None:
+    def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
         if request.lingering:
             self._counters.add(lingering=-len(request.block_ids))
@@ -389,15 +391,15 @@ class PushTable:
             # What it computes is not going to be needed.
             self._core.abort(request.id)
 
-    def _joined(self, request: Request) -> list[Push]:
+    def _joined(self, request: PushRequest) -> list[OutgoingPush]:
         """The pushes that hand it over."""
         return [push for push in self._pushes.get(request.key, ()) if push.request is request]
 
-    def _pushes_of(self, request: Request) -> list[Push]:
+    def _pushes_of(self, request: PushRequest) -> list[OutgoingPush]:
         """Those of them that have begun."""
         return [push for push in self._joined(request) if push.began]
 
-    def _remove(self, push: Push) -> None:
+    def _remove(self, push: OutgoingPush) -> None:
         left = [one for one in self._pushes.get(push.asked.key, ()) if one is not push]
         if left:
             self._pushes[push.asked.key] = left

@@ -11,8 +11,8 @@ from pdgate.transfer.base import State, Transfer, TransferError
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.receiving import Phase, Receiving, Say
-from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.workers import Elsewhere
+from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.messenger.workers import HeldElsewhere
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import Unproven
 
@@ -36,7 +36,7 @@ class Waiting:
         machine: Receiving,
         adrift: Callable[[HandOverError], None],
         closing: Callable[[], bool],
-        expect: Callable[[Shape], Transfer],
+        expect: Callable[[PageShape], Transfer],
     ) -> None:
         self._channel = channel
         self._sock = channel.sock
@@ -138,10 +138,10 @@ class Waiting:
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
             case messages.Writing(shape):
                 self._meet(shape)
-            case messages.Refused() | messages.Failed():
+            case messages.RefusedMessage() | messages.Failed():
                 machine.gone(HandOverError(_why(said.why), said.message))
             case messages.Elsewhere(engine_id, shape, workers):
-                machine.gone(Elsewhere(engine_id, shape, workers))
+                machine.gone(HeldElsewhere(engine_id, shape, workers))
             case messages.Stopped():
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine stopped unasked"))
             case messages.Pong():
@@ -154,7 +154,7 @@ class Waiting:
     def _anything(self) -> messages.Message | None:
         return messages.Pong() if self._sock.recv(1 << 16) else None
 
-    def _meet(self, shape: Shape) -> None:
+    def _meet(self, shape: PageShape) -> None:
         if self._expected is not None:
             return
         try:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.incoming import Incoming, Memory
+from pdgate.transfer.messenger.incoming import IncomingPages, ReceivingMemory
 from pdgate.transfer.messenger.interrupt import Interrupt
 from pdgate.transfer.messenger.peer import ANSWER_SECONDS, Peer
 from pdgate.transfer.messenger.push_waiter import Waiting
@@ -18,7 +18,7 @@ from pdgate.transfer.messenger.source import Moved, Source, Target
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class PushReceiver:
     """What every push into an engine needs.
 
     Attributes:
@@ -26,14 +26,14 @@ class Receiver:
         readers: Names of the processes of our other workers.
     """
 
-    memory: Memory
+    memory: ReceivingMemory
     patience: Patience
     closing: Callable[[], bool]
     readers: Callable[[], Sequence[str]] = tuple
 
 
 def receive(
-    receiver: Receiver,
+    receiver: PushReceiver,
     peer: Peer,
     source: Source,
     target: Target,
@@ -53,7 +53,7 @@ def receive(
                 raise HandOverError(Why.UNSUPPORTED, "this engine has no room for contexts")
             slot = stack.enter_context(receiver.memory.inbox.taken(until, interrupt))
         incoming = stack.enter_context(
-            closing(Incoming(receiver.memory, source, target, slot, until))
+            closing(IncomingPages(receiver.memory, source, target, slot, until))
         )
         now = time.monotonic()
         if until <= now:

@@ -10,15 +10,15 @@ from pdgate.transfer import descriptors
 from pdgate.transfer.base import Grant, Op, Region, TransferError
 from pdgate.transfer.device.base import wait
 from pdgate.transfer.messenger import asked, messages, shards, workers
-from pdgate.transfer.messenger.core import Core
-from pdgate.transfer.messenger.counters import Counters, Readings
+from pdgate.transfer.messenger.core import MessengerCore
+from pdgate.transfer.messenger.counters import MessengerCounters, Readings
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.offers import Offer, Offers
-from pdgate.transfer.messenger.push import Push
+from pdgate.transfer.messenger.push import OutgoingPush
 from pdgate.transfer.messenger.push_table import PushTable
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
+from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
@@ -49,17 +49,17 @@ class Offering:
         ranks: Which of the engine's ranks the regions are, in this order; empty for all.
     """
 
-    core: Core
+    core: MessengerCore
     offers: Offers
     pushes: PushTable
     regions: Sequence[Region]
-    shape: Shape
+    shape: PageShape
     engine_id: str
-    counters: Counters = field(default_factory=Counters)
+    counters: MessengerCounters = field(default_factory=MessengerCounters)
     ranks: Ranks = ALL
 
 
-class Service:
+class MessengerService:
     """
     Attributes:
         workers: Of the engine, this one included, where there are several.
@@ -79,7 +79,7 @@ class Service:
         identity = identity or Identity()
         sock = fleet.listening("KV hand-over", host, port, identity)
         self.port: int = sock.getsockname()[1]
-        self.workers: Sequence[Worker] = ()
+        self.workers: Sequence[MessengerWorker] = ()
         self._offering = offering
         self._submit = submit
         door = Door("hand-over", identity, {messages.PURPOSE: self.serve}, older)
@@ -93,7 +93,7 @@ class Service:
 
     def serve(self, channel: Channel) -> None:
         """A proven connection, also one that another port has accepted. Raises OSError."""
-        _Conversation(Line(channel), self._offering, self._submit, self.workers).run()
+        _Conversation(MessengerLine(channel), self._offering, self._submit, self.workers).run()
 
 
 def older(head: bytes) -> bytes:
@@ -101,20 +101,24 @@ def older(head: bytes) -> bytes:
     if int.from_bytes(head[:4], "big") > messages.MAX_BYTES:
         return b""
     why = f"this engine speaks version {VERSION} of the KV handshake, and you speak none"
-    return messages.plain(messages.Refused(Why.UNSUPPORTED, why))
+    return messages.plain(messages.RefusedMessage(Why.UNSUPPORTED, why))
 
 
 class _Conversation:
     """One connection."""
 
     def __init__(
-        self, line: Line, offering: Offering, submit: Submit, workers: Sequence[Worker]
+        self,
+        line: MessengerLine,
+        offering: Offering,
+        submit: Submit,
+        workers: Sequence[MessengerWorker],
     ) -> None:
         self._line = line
         self._offering = offering
         self._workers = workers
         self._submit = submit
-        self._push: Push | None = None
+        self._push: OutgoingPush | None = None
         self._silence: float | None = None
         self._readings = Readings(offering.counters)
         self._grants: dict[str, list[Grant]] = {}
@@ -178,7 +182,7 @@ class _Conversation:
                 case _:
                     raise messages.BadMessage(f"{type(message).__name__} means nothing here")
         except HandOverError as error:
-            return messages.Refused(error.why, error.message)
+            return messages.RefusedMessage(error.why, error.message)
 
     def _meant(self, engine_id: str) -> None:
         """A restarted engine may use the same keys for other requests."""

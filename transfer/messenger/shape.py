@@ -7,7 +7,7 @@ import msgspec
 
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.parts import Blocks
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 
 Ranks = tuple[int, ...]
 """Of an engine, by the number of their region: those of the first stage first."""
@@ -17,7 +17,7 @@ ALL: Final[Ranks] = ()
 MUST_BE_EQUAL = ("model", "layers", "kv_heads", "head_dim", "planes", "dtype", "item_bytes")
 
 
-class Pages(Protocol):
+class EnginePages(Protocol):
     """An engine's own description of its pages; a page is one block of one layer."""
 
     @property
@@ -40,7 +40,7 @@ class Pages(Protocol):
     def planes(self) -> int: ...
 
 
-class Shape(msgspec.Struct, frozen=True):
+class PageShape(msgspec.Struct, frozen=True):
     """As it travels; peers may differ in `blocks`, `tp`, `stages`, and within limits more.
 
     A page is one run of bytes, K then V; the pages of a layer follow one another. There is
@@ -65,13 +65,18 @@ class Shape(msgspec.Struct, frozen=True):
     item_bytes: int
     tp: int = 1
     planes: int = 2
-    order: Order | None = None
+    order: LayoutOrder | None = None
     stages: tuple[int, ...] = ()
 
     @classmethod
     def of(
-        cls, pages: Pages, model: str, *, order: Order | None = None, stages: tuple[int, ...] = ()
-    ) -> "Shape":
+        cls,
+        pages: EnginePages,
+        model: str,
+        *,
+        order: LayoutOrder | None = None,
+        stages: tuple[int, ...] = (),
+    ) -> "PageShape":
         return cls(
             model,
             pages.layers,
@@ -130,7 +135,7 @@ class Shape(msgspec.Struct, frozen=True):
                 )
 
 
-def differences(ours: Shape, theirs: Shape) -> str:
+def differences(ours: PageShape, theirs: PageShape) -> str:
     """ "head_dim 64 here, 128 there"; empty if pages of one fit the other."""
     wrong = [
         f"{name} {getattr(ours, name)} here, {getattr(theirs, name)} there"

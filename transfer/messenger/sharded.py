@@ -12,14 +12,16 @@ from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger import shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.tiles import Tile
 from pdgate.transfer.plan.links import common
-from pdgate.transfer.plan.pair import Chunk
+from pdgate.transfer.plan.pair import PairChunk
 
 
 class Sharded:
-    def __init__(self, movers: Mapping[int, Mover], line: int, source: Shape, asked: Asked) -> None:
+    def __init__(
+        self, movers: Mapping[int, Mover], line: int, source: PageShape, asked: Asked
+    ) -> None:
         """`movers`: by the number of their region. `line` as in `Mover.open`.
 
         Raises OSError, TransferError, HandOverError.
@@ -27,7 +29,7 @@ class Sharded:
         self._asked = asked
         self._pairs = shards.pairs(source, asked.shape, asked.key, asked.between)
         self._lock = threading.Lock()
-        self._planned: dict[int, list[Chunk]] = {}
+        self._planned: dict[int, list[PairChunk]] = {}
         self._lanes_left: dict[int, int] = {}
         ways: dict[tuple[int, int], Destination] = {}
         with ExitStack() as undo:
@@ -64,7 +66,7 @@ class Sharded:
         for way in self._ways:
             way.close()
 
-    def _chunks(self, number: int, block_ids: Sequence[int]) -> list[Chunk]:
+    def _chunks(self, number: int, block_ids: Sequence[int]) -> list[PairChunk]:
         """Of each pair; planned with the first lane and kept until the last."""
         asked = self._asked
         with self._lock:

@@ -17,13 +17,13 @@ from typing import Any
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Descriptor, OutOfBounds, Range
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape, differences
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks, differences
 from pdgate.transfer.plan import count
 from pdgate.transfer.plan.agree import LayoutMismatch
 from pdgate.transfer.plan.count import Rhythm
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.plan.links import spread
-from pdgate.transfer.plan.meeting import End, Meeting
+from pdgate.transfer.plan.meeting import EngineReplica, Meeting
 from pdgate.transfer.plan.memory import packed
 from pdgate.transfer.plan.pair import Pair
 
@@ -35,7 +35,7 @@ MAX_RANKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ShardCut:
     """Ranges between our region `ours` and the peer's region `theirs`."""
 
     ours: int
@@ -43,7 +43,7 @@ class Cut:
     ranges: Sequence[Range]
 
 
-def meet(ours: Shape, theirs: Shape) -> None:
+def meet(ours: PageShape, theirs: PageShape) -> None:
     """May pages go from one to the other, in either direction? Raises HandOverError, which
     names what is in the way with both sides' numbers.
     """
@@ -52,12 +52,12 @@ def meet(ours: Shape, theirs: Shape) -> None:
     _meet(ours, theirs)
 
 
-def region(shape: Shape, rank: Rank) -> int:
+def region(shape: PageShape, rank: Rank) -> int:
     """Its number."""
     return rank.stage * shape.tp + rank.tp
 
 
-def numbers(ranks: Ranks, shape: Shape) -> frozenset[int]:
+def numbers(ranks: Ranks, shape: PageShape) -> frozenset[int]:
     """Of these ranks, or of all that there are."""
     return frozenset(ranks or range(shape.ranks))
 
@@ -73,7 +73,9 @@ class Between:
 EVERY = Between()
 
 
-def pairs(source: Shape, destination: Shape, key: str, between: Between = EVERY) -> list[Pair]:
+def pairs(
+    source: PageShape, destination: PageShape, key: str, between: Between = EVERY
+) -> list[Pair]:
     """Ranks that exchange something. `key` spreads the load over copies of a head.
 
     Raises HandOverError: wrong layout.
@@ -93,20 +95,20 @@ def pairs(source: Shape, destination: Shape, key: str, between: Between = EVERY)
 
 
 def reads(
-    source: Shape,
-    destination: Shape,
+    source: PageShape,
+    destination: PageShape,
     key: str,
     blocks: tuple[Sequence[int], Sequence[int]],
     tokens: range,
     between: Between = EVERY,
-) -> list[Cut]:
+) -> list[ShardCut]:
     """What the destination reads: all layers.
 
     `blocks` of the source and of the destination hold the sequence from its token 0 on.
     Raises HandOverError, BadBlocks.
     """
     return [
-        Cut(
+        ShardCut(
             region(destination, pair.link.destination),
             region(source, pair.link.source),
             pair.segments(*blocks, tokens).reads(),
@@ -115,7 +117,7 @@ def reads(
     ]
 
 
-def unit_tokens(one: Shape, other: Shape) -> int:
+def unit_tokens(one: PageShape, other: PageShape) -> int:
     """What moves, moves in multiples of it."""
     return min(one.block_tokens, other.block_tokens)
 
@@ -130,7 +132,9 @@ def layers(moving: Sequence[Pair]) -> range:
     )
 
 
-def moved_bytes(source: Shape, destination: Shape, tokens: range, moving: Sequence[Pair]) -> int:
+def moved_bytes(
+    source: PageShape, destination: PageShape, tokens: range, moving: Sequence[Pair]
+) -> int:
     """What these pairs move, a last unit that is not full included."""
     unit = unit_tokens(source, destination)
     rows = sum(len(pair.link.layers) * len(pair.link.heads) for pair in moving)
@@ -138,13 +142,15 @@ def moved_bytes(source: Shape, destination: Shape, tokens: range, moving: Sequen
     return (-(-tokens.stop // unit) * unit - tokens.start) * rows * row_bytes
 
 
-def rhythm(source: Shape, destination: Shape, wanted: Rhythm) -> Rhythm:
+def rhythm(source: PageShape, destination: PageShape, wanted: Rhythm) -> Rhythm:
     """In which a push goes. Raises HandOverError: wrong layout."""
     met = _meet(source, destination)
     return count.fitting(met.source.layout, met.destination.layout, wanted)
 
 
-def counts(moving: Sequence[Pair], destination: Shape, tokens: range, beat: Rhythm) -> Counter[int]:
+def counts(
+    moving: Sequence[Pair], destination: PageShape, tokens: range, beat: Rhythm
+) -> Counter[int]:
     """How many writes of these pairs land in each region of the destination, by its number."""
     due: Counter[int] = Counter()
     for pair in moving:
@@ -154,7 +160,7 @@ def counts(moving: Sequence[Pair], destination: Shape, tokens: range, beat: Rhyt
 
 
 def remotes(
-    data: Sequence[Mapping[str, Any]], shape: Shape, backend: str, ranks: Ranks = ALL
+    data: Sequence[Mapping[str, Any]], shape: PageShape, backend: str, ranks: Ranks = ALL
 ) -> dict[int, Descriptor]:
     """The peer's regions, one for each of these ranks of its. Raises HandOverError."""
     wanted = ranks or range(shape.ranks)
@@ -184,7 +190,7 @@ def remote(data: Mapping[str, Any], needed_bytes: int, backend: str) -> Descript
     return found
 
 
-def _meet(source: Shape, destination: Shape) -> Meeting:
+def _meet(source: PageShape, destination: PageShape) -> Meeting:
     try:
         return _meeting(source, destination)
     except (LayoutMismatch, OutOfBounds, ValueError) as error:
@@ -192,11 +198,11 @@ def _meet(source: Shape, destination: Shape) -> Meeting:
 
 
 @lru_cache(REMEMBERED)
-def _meeting(source: Shape, destination: Shape) -> Meeting:
+def _meeting(source: PageShape, destination: PageShape) -> Meeting:
     return Meeting(_end(source), _end(destination))
 
 
-def _end(shape: Shape) -> End:
+def _end(shape: PageShape) -> EngineReplica:
     if shape.ranks > MAX_RANKS:
         raise ValueError(f"tp {shape.tp} and {len(shape.stages)} stages are too many")
     if sum(shape.layers_by_stage) != shape.layers:
@@ -208,11 +214,11 @@ def _end(shape: Shape) -> End:
         planes=shape.planes,
         dtype=shape.dtype,
         item_bytes=shape.item_bytes,
-        order=shape.order or Order.HND,
+        order=shape.order or LayoutOrder.HND,
         block_tokens=shape.block_tokens,
         stages=shape.layers_by_stage,
         tp=shape.tp,
     )
     memories = {rank: packed(layout, rank, shape.blocks) for rank in layout.ranks(0)}
     sizes = {rank: shape.region_bytes(region(shape, rank)) for rank in memories}
-    return End(layout, 0, memories, sizes)
+    return EngineReplica(layout, 0, memories, sizes)

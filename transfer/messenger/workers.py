@@ -19,12 +19,12 @@ import msgspec
 
 from pdgate.transfer.messenger import shards
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.shape import ALL, Ranks, Shape
+from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
 
 MAX_HOST_LETTERS: Final = 255
 
 
-class Worker(msgspec.Struct, frozen=True):
+class MessengerWorker(msgspec.Struct, frozen=True):
     """
     Attributes:
         host, port: Of its KV service.
@@ -38,10 +38,12 @@ class Worker(msgspec.Struct, frozen=True):
     peer: str = ""
 
 
-class Elsewhere(HandOverError):
+class HeldElsewhere(HandOverError):
     """What was asked for lies with several workers, which are to be asked themselves."""
 
-    def __init__(self, engine_id: str, shape: Shape, workers: Sequence[Worker]) -> None:
+    def __init__(
+        self, engine_id: str, shape: PageShape, workers: Sequence[MessengerWorker]
+    ) -> None:
         # Only where it is no answer: a worker that we were sent to sends us on.
         super().__init__(Why.BROKEN, f"it names {len(workers)} workers once more")
         self.engine_id = engine_id
@@ -50,7 +52,7 @@ class Elsewhere(HandOverError):
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class KeyShare:
     """What one conversation takes of a key.
 
     Attributes:
@@ -62,7 +64,7 @@ class Share:
     of: frozenset[int]
 
 
-WHOLE: Final = Share(frozenset({0}), frozenset({0}))
+WHOLE: Final = KeyShare(frozenset({0}), frozenset({0}))
 
 
 def is_first(ranks: Ranks) -> bool:
@@ -70,15 +72,15 @@ def is_first(ranks: Ranks) -> bool:
     return ranks == ALL or 0 in ranks
 
 
-def check(ranks: Ranks, shape: Shape) -> None:
+def check(ranks: Ranks, shape: PageShape) -> None:
     """Raises HandOverError."""
     if len(set(ranks)) != len(ranks) or not all(0 <= rank < shape.ranks for rank in ranks):
         raise HandOverError(Why.WRONG_SHAPE, f"ranks {list(ranks)} of {shape.ranks}")
 
 
 def share(
-    ours: Shape, held: Ranks, theirs: Shape, asking: Ranks, key: str, *, only_here: bool
-) -> Share | None:
+    ours: PageShape, held: Ranks, theirs: PageShape, asking: Ranks, key: str, *, only_here: bool
+) -> KeyShare | None:
     """What workers of D with the ranks `asking` take from us, who hold `held`.
 
     None if they have to ask other workers too, unless they say that they do. Raises HandOverError.
@@ -99,12 +101,12 @@ def share(
     takes = frozenset(to for source, to in taken if source in here)
     if takes and not takes & wanted:
         raise HandOverError(Why.WRONG_SHAPE, f"ranks {list(asking)} take nothing here")
-    return Share(takes & wanted, takes)
+    return KeyShare(takes & wanted, takes)
 
 
 def to_ask(
-    said: Elsewhere, ours: Shape, held: Ranks, key: str
-) -> tuple[list[Worker], list[Worker]]:
+    said: HeldElsewhere, ours: PageShape, held: Ranks, key: str
+) -> tuple[list[MessengerWorker], list[MessengerWorker]]:
     """Workers of P that we take something from, and those that no worker of ours does.
 
     Nothing in `said` has been checked. Raises HandOverError.

@@ -32,7 +32,7 @@ from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.external_mover.backend import Visiting
 from pdgate.transfer.external_mover.library import Library, Move
 from pdgate.transfer.memory import CUDA, HOST
-from pdgate.transfer.mooncake.engine import HANDSHAKE, Engine, Make, Settings, maker
+from pdgate.transfer.mooncake.engine import HANDSHAKE, Make, MooncakeEngine, MooncakeSettings, maker
 from pdgate.transfer.runtime.fleet import Identity
 
 PIECES_PER_CALL = 512
@@ -43,7 +43,7 @@ LOOK_SECONDS = 0.1
 log = logging.getLogger(__name__)
 
 
-class Mooncake(Visiting):
+class MooncakeBackend(Visiting):
     name: ClassVar = "mooncake"
     moves: ClassVar = frozenset({HOST, CUDA})
 
@@ -62,28 +62,28 @@ class Mooncake(Visiting):
 
         Raises LookupError (not installed), ValueError, OSError.
         """
-        self._settings = Settings(protocol, metadata_server, device_name)
+        self._settings = MooncakeSettings(protocol, metadata_server, device_name)
         super().__init__(host, advertise, port=port, identity=identity)
 
     def adopter_options(self) -> Mapping[str, Any]:
         return {**super().adopter_options(), **dataclasses.asdict(self._settings)}
 
     def open_library(self, host: str, advertise: str) -> Library:
-        engines = Engines(
+        engines = MooncakeEngines(
             maker(advertise, self._settings), reaches_devices=self._settings.protocol == "rdma"
         )
         log.warning("mooncake listens on every interface, not only on %s", host)
         return engines
 
 
-class Engines(Library):
+class MooncakeEngines(Library):
     def __init__(self, make: Make, *, reaches_devices: bool = False) -> None:
         self._make = make
         self._reaches_devices = reaches_devices
         self._server = make()
         self._lock = threading.Condition()
         self._registered: dict[int, int] = {}
-        self._mover: Mover | None = None
+        self._mover: MooncakeMover | None = None
         self._queued: dict[bytes, int] = {}
 
     def card(self) -> bytes:
@@ -137,7 +137,7 @@ class Engines(Library):
         if code:
             raise TransferError(f"mooncake's {move.op} failed: {code}")
 
-    def _enter(self, move: Move, pieces: int) -> "Mover":
+    def _enter(self, move: Move, pieces: int) -> "MooncakeMover":
         """The mover, when the peer's queue has room for so many more."""
         with self._lock:
             while self._queued.get(move.card, 0) + pieces > MAX_PIECES_PER_PEER:
@@ -150,16 +150,16 @@ class Engines(Library):
             self._queued[move.card] = self._queued.get(move.card, 0) + pieces
             return self._mover
 
-    def _another(self) -> "Mover":
+    def _another(self) -> "MooncakeMover":
         try:
-            mover = Mover(self._make())
+            mover = MooncakeMover(self._make())
         except OSError as error:
             raise TransferError(str(error)) from None
         for address, length in self._registered.items():
             mover.engine.register(address, length)
         return mover
 
-    def _leave(self, mover: "Mover", card: bytes, pieces: int, *, failed: bool) -> None:
+    def _leave(self, mover: "MooncakeMover", card: bytes, pieces: int, *, failed: bool) -> None:
         """After a failure it returns when no byte moves any more."""
         with self._lock:
             self._queued[card] -= pieces
@@ -180,10 +180,10 @@ class Engines(Library):
             mover.gone.wait()
 
 
-class Mover:
+class MooncakeMover:
     """An engine that moves bytes for us, until a call of it failed."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: MooncakeEngine) -> None:
         self.engine = engine
         self.calls = 0
         self.broken = False

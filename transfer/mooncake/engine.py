@@ -20,11 +20,11 @@ from pdgate.transfer.external_mover.library import Piece, missing
 HANDSHAKE: Final = "P2PHANDSHAKE"
 RDMA_DEVICES: Final = Path("/sys/class/infiniband")
 
-Make = Callable[[], "Engine"]
+Make = Callable[[], "MooncakeEngine"]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class MooncakeSettings:
     """
     Attributes:
         protocol: "tcp" or "rdma".
@@ -51,12 +51,12 @@ class Settings:
             raise OSError(f"no RDMA device {', '.join(unknown)}; there is {', '.join(there)}")
 
 
-class Engine:
+class MooncakeEngine:
     """Attributes:
     segment: Its name for peers.
     """
 
-    def __init__(self, library: Any, advertise: str, settings: Settings) -> None:
+    def __init__(self, library: Any, advertise: str, settings: MooncakeSettings) -> None:
         """Raises OSError."""
         direct = settings.metadata_server == HANDSHAKE
         # On a metadata server the name is a key, and every engine needs one of its own.
@@ -102,11 +102,11 @@ class Engine:
         del self._engine
 
 
-def maker(advertise: str, settings: Settings) -> Make:
+def maker(advertise: str, settings: MooncakeSettings) -> Make:
     """Raises LookupError if Mooncake cannot be loaded, ValueError, OSError."""
     settings.check()
     library = load()
-    return lambda: Engine(library, advertise, settings)
+    return lambda: MooncakeEngine(library, advertise, settings)
 
 
 def load() -> Any:

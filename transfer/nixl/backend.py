@@ -36,7 +36,7 @@ MAX_UNCLAIMED_NOTICES = 4096
 UCX = "UCX"
 
 
-class Nixl(Visiting):
+class NixlBackend(Visiting):
     name: ClassVar = "nixl"
     moves: ClassVar = frozenset({HOST, CUDA})
 

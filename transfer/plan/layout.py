@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Order(StrEnum):
+class LayoutOrder(StrEnum):
     HND = "HND"
     NHD = "NHD"
 
@@ -50,7 +50,7 @@ class KvLayout:
     planes: int
     dtype: str
     item_bytes: int
-    order: Order
+    order: LayoutOrder
     block_tokens: int
     stages: tuple[int, ...]
     tp: int = 1

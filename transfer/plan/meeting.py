@@ -18,7 +18,7 @@ from pdgate.transfer.plan.pair import Pair
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class EngineReplica:
     """One data-parallel replica of an engine.
 
     Attributes:
@@ -40,7 +40,7 @@ class End:
 class Meeting:
     """Any thread may use it. What it has worked out it keeps."""
 
-    def __init__(self, source: End, destination: End) -> None:
+    def __init__(self, source: EngineReplica, destination: EngineReplica) -> None:
         """Raises LayoutMismatch, OutOfBounds, IndexError (no such replica)."""
         agree(source.layout, destination.layout)
         source.check()

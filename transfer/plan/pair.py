@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from pdgate.transfer.base import TransferError
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.plan.links import Link
 from pdgate.transfer.plan.memory import RankMemory
 from pdgate.transfer.plan.segments import Offsets, Segments
@@ -79,7 +79,7 @@ class Pair:
 
     def chunk(
         self, source_blocks: Sequence[int], destination_blocks: Sequence[int], tokens: range
-    ) -> "Chunk":
+    ) -> "PairChunk":
         """What of these tokens moves. Both lists hold a sequence from its token 0 on.
 
         A last unit that is not full moves whole: its other places belong to the same blocks.
@@ -106,7 +106,7 @@ class Pair:
                 template.length, len(units) * (len(self._planes[0]) if self._planes_outside else 1)
             ),
         )
-        return Chunk(self.link.layers, self._from, self._to, runs.merged())
+        return PairChunk(self.link.layers, self._from, self._to, runs.merged())
 
     def _spread(self, planes: Offsets, units: Offsets, template: Offsets) -> Offsets:
         places = np.add.outer(units, template)
@@ -114,7 +114,7 @@ class Pair:
         return (np.add.outer(planes, places) if self._planes_outside else places).ravel()
 
 
-class Chunk:
+class PairChunk:
     """Some tokens of a pair: runs from the start of a layer, the same in each."""
 
     def __init__(
@@ -163,7 +163,7 @@ class _Side:
     def __init__(
         self, layout: KvLayout, memory: RankMemory, rank: Rank, link: Link, unit_tokens: int
     ) -> None:
-        heads_together = layout.rank_heads if layout.order is Order.NHD else 1
+        heads_together = layout.rank_heads if layout.order is LayoutOrder.NHD else 1
         first = link.layers.start - layout.layers_of(rank).start
         self.layers: Offsets = np.array(
             memory.layer_offsets[first : first + len(link.layers)], np.int64
@@ -217,7 +217,7 @@ def _rows(layout: KvLayout, first_head: int, link: Link, tokens: int) -> Offsets
     """Where each (head, token) is, head by head."""
     heads = np.arange(first_head, first_head + len(link.heads), dtype=np.int64)[:, None]
     places = np.arange(tokens, dtype=np.int64)
-    if layout.order is Order.HND:
+    if layout.order is LayoutOrder.HND:
         rows = heads * layout.block_tokens + places
     else:
         rows = places * layout.rank_heads + heads

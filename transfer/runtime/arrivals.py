@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.runtime.running import Running
+from pdgate.transfer.runtime.running import RunningTransfer
 
 MAX_IMMEDIATE = 2**32 - 1
 
@@ -17,10 +17,10 @@ class Arrivals:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[int] = Counter()
-        self._waiting: dict[int, list[tuple[int, Running]]] = {}
+        self._waiting: dict[int, list[tuple[int, RunningTransfer]]] = {}
         self._failure: TransferError | None = None
 
-    def expect(self, immediate: int, count: int, transfer: Running) -> None:
+    def expect(self, immediate: int, count: int, transfer: RunningTransfer) -> None:
         with self._lock:
             failure = self._failure
             if failure is None:

@@ -20,7 +20,7 @@ LEAVE_SECONDS: Final = 0.5
 R = TypeVar("R", bound=LocalMemory)
 
 
-class Verdict(Enum):
+class GrantVerdict(Enum):
     FINE = auto()
     STALE = auto()
     FORBIDDEN = auto()
@@ -101,13 +101,13 @@ class PartGrant(Grant, Generic[R]):
         offsets: Sequence[int],
         lengths: Sequence[int],
         immediate: int | None,
-    ) -> Verdict:
+    ) -> GrantVerdict:
         """Of a request that lies inside the region. `peer`: None where names are not proven."""
         if time.monotonic() > self._until or (peer is not None and self._peer not in ("", peer)):
-            return Verdict.STALE
+            return GrantVerdict.STALE
         fine = (
             op is self._op
             and (immediate is None or self._immediates is None or immediate in self._immediates)
             and self._part.covers(offsets, lengths)
         )
-        return Verdict.FINE if fine else Verdict.FORBIDDEN
+        return GrantVerdict.FINE if fine else GrantVerdict.FORBIDDEN

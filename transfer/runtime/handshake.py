@@ -46,7 +46,7 @@ VERDICT_BYTES: Final = 6
 ANSWER_BYTES: Final = _ANSWER.size + PROOF_BYTES
 
 
-class Verdict(IntEnum):
+class HandshakeVerdict(IntEnum):
     WELCOME = 0
     OTHER_VERSION = 1
     OTHER_SECRET = 2
@@ -125,12 +125,12 @@ class Dialling:
                 f"{VERSION}",
                 Reason.VERSION,
             )
-        if verdict == Verdict.OTHER_SECRET:
+        if verdict == HandshakeVerdict.OTHER_SECRET:
             ours = "we have none" if self._is_open else "it does not know ours"
             raise Unproven(f"the peer has another KV secret, or none: {ours}", Reason.SECRET)
-        if verdict == Verdict.OTHER_PURPOSE:
+        if verdict == HandshakeVerdict.OTHER_PURPOSE:
             raise Unproven(f"the peer's port is not for {self._purpose}")
-        if verdict != Verdict.WELCOME:
+        if verdict != HandshakeVerdict.WELCOME:
             raise Unproven(f"the peer refuses us ({verdict})")
 
     def answered(self, answer: bytes) -> tuple[bytes, Session]:
@@ -161,10 +161,10 @@ class Answering:
     def __init__(self, identity: Identity, purposes: Collection[str], hello: bytes) -> None:
         self.refusal = ""
         self.why = Reason.PROOF
-        verdict, key, purpose = Verdict.WELCOME, b"", ""
+        verdict, key, purpose = HandshakeVerdict.WELCOME, b"", ""
         self._name = b""
         if hello[4] != VERSION:
-            verdict = Verdict.OTHER_VERSION
+            verdict = HandshakeVerdict.OTHER_VERSION
             self.why = Reason.VERSION
             self.refusal = (
                 f"it speaks version {hello[4]} of the KV handshake, we speak version {VERSION}"
@@ -174,13 +174,13 @@ class Answering:
             purpose = said.rstrip(b"\0").decode("ascii", "replace")
             found = identity.keyring.find(key_id)
             if found is None:
-                verdict = Verdict.OTHER_SECRET
+                verdict = HandshakeVerdict.OTHER_SECRET
                 self.why = Reason.SECRET
                 self.refusal = (
                     "it has another KV secret" if key_id != NO_KEY else "it has no KV secret"
                 )
             elif purpose not in purposes:
-                verdict = Verdict.OTHER_PURPOSE
+                verdict = HandshakeVerdict.OTHER_PURPOSE
                 self.refusal = f"it wants {purpose!r}"
             else:
                 key = found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.runtime.running import Deadlines, Interrupted, Running
+from pdgate.transfer.runtime.running import RunningTransfer, TransferDeadlines, TransferInterrupted
 
 # Many, because one that waits for a hung peer is taken until its deadline, and other peers
 # must not wait with it.
@@ -16,12 +16,12 @@ CLOSE_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[Running], None]
-"""Returns when the bytes are where they belong. Raises TransferError, Interrupted."""
+Work = Callable[[RunningTransfer], None]
+"""Returns when the bytes are where they belong. Raises TransferError, TransferInterrupted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransferPlan:
     """How a transfer moves.
 
     Attributes:
@@ -32,21 +32,21 @@ class Plan:
     at_once: bool = False
 
 
-class Jobs:
+class TransferJobs:
     """Runs one function per transfer on a thread, with a deadline for each."""
 
     def __init__(self, name: str) -> None:
         self._threads = Threads(f"pdgate-{name}", MAX_THREADS)
-        self._deadlines = Deadlines()
+        self._deadlines = TransferDeadlines()
         self._lock = threading.Lock()
-        self._alive: set[Running] = set()
+        self._alive: set[RunningTransfer] = set()
         self._closed = False
 
-    def start(self, what: str, timeout_seconds: float, plan: Plan) -> Running:
+    def start(self, what: str, timeout_seconds: float, plan: TransferPlan) -> RunningTransfer:
         """Raises TransferError if we are closed."""
         if plan.at_once:
             return self._at_once(what, plan.work)
-        transfer = self._track(Running(what), timeout_seconds)
+        transfer = self._track(RunningTransfer(what), timeout_seconds)
         try:
             taken = self._threads.submit(lambda: run(transfer, plan.work))
         except RuntimeError as error:
@@ -56,9 +56,9 @@ class Jobs:
                 transfer.leave(TransferError("the backend is closed"))
         return transfer
 
-    def expectation(self, what: str, timeout_seconds: float) -> Running:
+    def expectation(self, what: str, timeout_seconds: float) -> RunningTransfer:
         """A transfer without a thread: another thread ends it, or its deadline does."""
-        return self._track(Running(what, moves_bytes=False), timeout_seconds)
+        return self._track(RunningTransfer(what, moves_bytes=False), timeout_seconds)
 
     def close(self) -> None:
         """Returns when no byte moves any more (or after CLOSE_SECONDS per transfer)."""
@@ -74,14 +74,14 @@ class Jobs:
             transfer.settle(CLOSE_SECONDS)
         self._deadlines.close()
 
-    def _at_once(self, what: str, work: Work) -> Running:
+    def _at_once(self, what: str, work: Work) -> RunningTransfer:
         if self._closed:
             raise TransferError("the backend is closed")
-        transfer = Running(what)
+        transfer = RunningTransfer(what)
         run(transfer, work)
         return transfer
 
-    def _track(self, transfer: Running, timeout_seconds: float) -> Running:
+    def _track(self, transfer: RunningTransfer, timeout_seconds: float) -> RunningTransfer:
         with self._lock:
             if self._closed:
                 raise TransferError("the backend is closed")
@@ -90,16 +90,16 @@ class Jobs:
         self._deadlines.add(transfer, timeout_seconds)
         return transfer
 
-    def _forget(self, transfer: Running) -> None:
+    def _forget(self, transfer: RunningTransfer) -> None:
         with self._lock:
             self._alive.discard(transfer)
 
 
-def run(transfer: Running, work: Work) -> None:
+def run(transfer: RunningTransfer, work: Work) -> None:
     try:
         transfer.on_interrupt(None)
         work(transfer)
-    except Interrupted:
+    except TransferInterrupted:
         transfer.leave(transfer.error)
     except TransferError as error:
         transfer.leave(error)

@@ -25,13 +25,13 @@ from pdgate.transfer.base import (
 )
 from pdgate.transfer.memory import MEMORY
 from pdgate.transfer.runtime import ranges as lists
-from pdgate.transfer.runtime.jobs import Jobs, Plan
+from pdgate.transfer.runtime.jobs import TransferJobs, TransferPlan
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.regions import LocalMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class MoveOrder:
     """
     Attributes:
         remote: Of this backend; its address has not been looked at.
@@ -51,12 +51,12 @@ class Order:
 
 class Moving(Backend):
     def __init__(self) -> None:
-        self._jobs = Jobs(self.name)
+        self._jobs = TransferJobs(self.name)
         self._lock = threading.Lock()
         self._closed = False
 
     @abstractmethod
-    def plan(self, order: Order) -> Plan:
+    def plan(self, order: MoveOrder) -> TransferPlan:
         """How the bytes of this order move. Raises TransferError."""
 
     def read(
@@ -108,7 +108,7 @@ class Moving(Backend):
             self.check_pair(region.place, place(remote))
         pieces = lists.pieces(ranges, region.descriptor.length, remote.length)
         epoch = descriptors.epoch_bytes(remote.epoch)
-        order = Order(op, region, remote, epoch, pieces, lists.total(pieces), immediate)
+        order = MoveOrder(op, region, remote, epoch, pieces, lists.total(pieces), immediate)
         what = f"{self.name} {op} of {order.bytes} bytes at {descriptors.place(remote)}"
         return self._jobs.start(what, timeout_seconds, self.plan(order))
 

@@ -19,11 +19,11 @@ from pdgate.transfer.base import State, Transfer, TransferError
 SWEEP_AT_LEAST = 256
 
 
-class Interrupted(Exception):
+class TransferInterrupted(Exception):
     """For the job: the transfer has ended, and its bytes are of no use any more."""
 
 
-class Running(Transfer):
+class RunningTransfer(Transfer):
     """Attributes:
     over: It has ended.
     """
@@ -79,10 +79,10 @@ class Running(Transfer):
         return True
 
     def on_interrupt(self, interrupt: Callable[[], None] | None) -> None:
-        """For the job: how to wake it if the transfer ends early. Raises Interrupted."""
+        """For the job: how to wake it if the transfer ends early. Raises TransferInterrupted."""
         with self._lock:
             if self.over:
-                raise Interrupted
+                raise TransferInterrupted
             self._interrupt = interrupt
 
     def leave(self, error: TransferError | None = None) -> None:
@@ -100,7 +100,7 @@ class Running(Transfer):
             return self._lock.wait_for(lambda: self.over, timeout_seconds)
 
 
-class Deadlines:
+class TransferDeadlines:
     """Ends of transfers that took too long, on one thread for a whole backend.
 
     Nearly all transfers end long before their deadline, so the thread is left asleep unless a
@@ -109,13 +109,13 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._heap: list[tuple[float, int, Running]] = []
+        self._heap: list[tuple[float, int, RunningTransfer]] = []
         self._order = itertools.count()
         self._sweep_at = SWEEP_AT_LEAST
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def add(self, transfer: Running, timeout_seconds: float) -> None:
+    def add(self, transfer: RunningTransfer, timeout_seconds: float) -> None:
         with self._changed:
             entry = (time.monotonic() + timeout_seconds, next(self._order), transfer)
             heapq.heappush(self._heap, entry)
@@ -156,7 +156,7 @@ class Deadlines:
         heapq.heapify(self._heap)
         self._sweep_at = max(SWEEP_AT_LEAST, 2 * len(self._heap))
 
-    def _late(self) -> list[Running]:
+    def _late(self) -> list[RunningTransfer]:
         late = []
         while self._heap and (self._heap[0][2].over or self._heap[0][0] <= time.monotonic()):
             late.append(heapq.heappop(self._heap)[2])

@@ -30,13 +30,13 @@ from pdgate.transfer.device.base import Device
 from pdgate.transfer.device.opening import KINDS
 from pdgate.transfer.memory import HOST, DeviceMemory, Memory
 from pdgate.transfer.memory import view as view_of
-from pdgate.transfer.runtime.jobs import Plan
-from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.jobs import TransferPlan
+from pdgate.transfer.runtime.moving import MoveOrder, Moving
 from pdgate.transfer.runtime.passage import Stagings, device_of
 from pdgate.transfer.runtime.ranges import Piece
-from pdgate.transfer.runtime.running import Interrupted, Running
-from pdgate.transfer.shm.links import Link, Links
-from pdgate.transfer.shm.owner import Owner, ShmMemory, ShmRegion
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
+from pdgate.transfer.shm.links import ShmLink, ShmLinks
+from pdgate.transfer.shm.owner import ShmMemory, ShmOwner, ShmRegion
 from pdgate.transfer.shm.segment import Segment
 from pdgate.transfer.shm.staged import through_buffers
 from pdgate.transfer.shm.windows import WINDOW, WindowRegion, Windows
@@ -53,7 +53,7 @@ Bytes = npt.NDArray[np.uint8]
 _AS_IT_IS = nullcontext()
 
 
-class Shm(Moving):
+class ShmBackend(Moving):
     name: ClassVar = "shm"
 
     moves: ClassVar = frozenset({HOST, *KINDS})
@@ -75,8 +75,8 @@ class Shm(Moving):
         self._windows = Windows(staging_mib)
         self._stagings = Stagings(staging_mib)
         self._socket_name = socket_name or f"pdgate-{secrets.token_hex(8)}"
-        self._owner = Owner(self._socket_name)
-        self._links = Links()
+        self._owner = ShmOwner(self._socket_name)
+        self._links = ShmLinks()
 
     def allocate(self, length: int) -> Region:
         return self._open(length, None)
@@ -92,12 +92,12 @@ class Shm(Moving):
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
         return ShmMemory(descriptor, Segment(fd, length).memory)
 
-    def plan(self, order: Order) -> Plan:
+    def plan(self, order: MoveOrder) -> TransferPlan:
         address = order.remote.address
         name = descriptors.text(address, "socket")
         key = descriptors.epoch_bytes(str(address[WINDOW])) if WINDOW in address else order.epoch
 
-        def work(transfer: Running) -> None:
+        def work(transfer: RunningTransfer) -> None:
             link = self._links.get(name, key, order.remote.length, transfer, self.opener(order))
             try:
                 with link.used() if link.opened is not None else _AS_IT_IS:
@@ -113,14 +113,14 @@ class Shm(Moving):
                     self._links.drop(link)
                 raise
 
-        return Plan(work, at_once=self._at_once(order))
+        return TransferPlan(work, at_once=self._at_once(order))
 
-    def opener(self, order: Order) -> Device | None:
+    def opener(self, order: MoveOrder) -> Device | None:
         """What opens a peer's allocations, where peers share them."""
         return None
 
-    def move(self, transfer: Running, link: Link, order: Order) -> bool:
-        """Whether a counted write has been counted too. Raises TransferError, Interrupted."""
+    def move(self, transfer: RunningTransfer, link: ShmLink, order: MoveOrder) -> bool:
+        """Whether a counted write has been counted too. Raises TransferError, TransferInterrupted."""
         local, op, pieces = order.local, order.op, order.pieces
         if link.window is not None:
             link.window.move(transfer, op, local, order.epoch, pieces, order.immediate)
@@ -166,7 +166,7 @@ class Shm(Moving):
             self._owner.add(region)
         return region
 
-    def _at_once(self, order: Order) -> bool:
+    def _at_once(self, order: MoveOrder) -> bool:
         """To meet the owner, and to copy by the kernel, may take its time."""
         if order.bytes > AT_ONCE_BYTES or len(order.pieces) > AT_ONCE_PIECES:
             return False
@@ -176,7 +176,9 @@ class Shm(Moving):
         return order.immediate is None or link.has_room()
 
 
-def _copy_all(transfer: Running, link: Link, op: Op, ours: Bytes, pieces: Sequence[Piece]) -> None:
+def _copy_all(
+    transfer: RunningTransfer, link: ShmLink, op: Op, ours: Bytes, pieces: Sequence[Piece]
+) -> None:
     if link.foreign is not None:
         move = link.foreign.read if op is Op.READ else link.foreign.write
         move(ours.ctypes.data, pieces, lambda: _look(transfer, link))
@@ -190,19 +192,19 @@ def _copy_all(transfer: Running, link: Link, op: Op, ours: Bytes, pieces: Sequen
             _copy(transfer, its, mine)
 
 
-def _look(transfer: Running, link: Link) -> None:
+def _look(transfer: RunningTransfer, link: ShmLink) -> None:
     """Between two pieces of a long copy."""
     if transfer.over:
-        raise Interrupted
+        raise TransferInterrupted
     link.check()
 
 
-def _copy(transfer: Running, to: Bytes, source: Bytes) -> None:
+def _copy(transfer: RunningTransfer, to: Bytes, source: Bytes) -> None:
     """Slice by slice: fancy indexing over pages is half as fast (measured)."""
     if len(to) <= CHUNK_BYTES and not transfer.over:
         to[:] = source
         return
     for start in range(0, len(to), CHUNK_BYTES):
         if transfer.over:
-            raise Interrupted
+            raise TransferInterrupted
         to[start : start + CHUNK_BYTES] = source[start : start + CHUNK_BYTES]

@@ -11,11 +11,11 @@ from pdgate.transfer.base import PeerLost, StaleDescriptor, TransferError
 from pdgate.transfer.device import sharing
 from pdgate.transfer.device.base import Device, Opened
 from pdgate.transfer.runtime.listener import shut
-from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.foreign import Foreign
 from pdgate.transfer.shm.segment import Segment, stamp_of
-from pdgate.transfer.shm.staged import Window
+from pdgate.transfer.shm.staged import StagedWindow
 
 CONNECT_SECONDS = 5.0
 NOTICE_SECONDS = 5.0
@@ -23,7 +23,7 @@ WATCH_MILLISECONDS = 500
 LOOK_SECONDS = 0.05
 
 
-class Link:
+class ShmLink:
     """
     Attributes:
         key: What it was asked for by.
@@ -39,7 +39,7 @@ class Link:
         segment: Segment,
         *,
         foreign: Foreign | None = None,
-        window: Window | None = None,
+        window: StagedWindow | None = None,
         opened: Opened | None = None,
     ) -> None:
         self._sock = sock
@@ -125,7 +125,7 @@ class Link:
             self.window.close()
         self._sock.close()
 
-    def watch(self, drop: Callable[["Link"], None]) -> None:
+    def watch(self, drop: Callable[["ShmLink"], None]) -> None:
         """Close it at once when its owner asks for that, by hanging up."""
 
         def until_the_end() -> None:
@@ -140,12 +140,12 @@ class Link:
         threading.Thread(target=until_the_end, name="pdgate-shared-link", daemon=True).start()
 
 
-class Links:
+class ShmLinks:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._attaching: set[bytes] = set()
-        self._links: dict[bytes, Link] = {}
+        self._links: dict[bytes, ShmLink] = {}
         self._closed = False
 
     def get(
@@ -153,16 +153,16 @@ class Links:
         name: str,
         key: bytes,
         length: int,
-        transfer: Running,
+        transfer: RunningTransfer,
         opener: Device | None = None,
-    ) -> Link:
-        """`opener`: of a peer's allocations. Raises TransferError, Interrupted."""
+    ) -> ShmLink:
+        """`opener`: of a peer's allocations. Raises TransferError, TransferInterrupted."""
         with self._changed:
             # One at a time: what comes with a link, a window or an opened allocation, is dear.
             while key in self._attaching:
                 self._changed.wait(LOOK_SECONDS)
                 if transfer.over:
-                    raise Interrupted
+                    raise TransferInterrupted
             if (link := self._links.get(key)) is not None:
                 return link
             self._attaching.add(key)
@@ -183,11 +183,11 @@ class Links:
             link.watch(self.drop)
         return link
 
-    def known(self, key: bytes) -> Link | None:
+    def known(self, key: bytes) -> ShmLink | None:
         """The link to a region that we have met before."""
         return self._links.get(key)
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: ShmLink) -> None:
         """The peer is gone or has closed the region."""
         with self._lock:
             if self._links.get(link.key) is link:
@@ -210,17 +210,19 @@ class Links:
             link.close()
 
 
-def _attach(name: str, key: bytes, length: int, transfer: Running, opener: Device | None) -> Link:
+def _attach(
+    name: str, key: bytes, length: int, transfer: RunningTransfer, opener: Device | None
+) -> ShmLink:
     sock = wire.new_socket()
     try:
         link = _hello(sock, name, key, length, transfer, opener)
     except BaseException as error:
         sock.close()
         if transfer.over:
-            raise Interrupted from None
+            raise TransferInterrupted from None
         if isinstance(error, OSError):
             raise PeerLost(f"{transfer.what}: {error}") from None
-        if isinstance(error, wire.BadMessage):
+        if isinstance(error, wire.BadShmMessage):
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
         raise
     # A window's owner may take as long as the transfer may.
@@ -233,9 +235,9 @@ def _hello(
     name: str,
     key: bytes,
     length: int,
-    transfer: Running,
+    transfer: RunningTransfer,
     opener: Device | None,
-) -> Link:
+) -> ShmLink:
     sock.settimeout(CONNECT_SECONDS)
     sock.connect(wire.path(name))
     sock.settimeout(None)
@@ -257,25 +259,25 @@ def _link(
     what: str,
     reply: wire.Reply,
     opener: Device | None,
-) -> Link:
+) -> ShmLink:
     """Raises TransferError, OSError."""
-    if reply.status is wire.Status.STALE:
+    if reply.status is wire.ShmStatus.STALE:
         raise StaleDescriptor(f"{what}: the owner does not know this epoch")
-    if reply.status is wire.Status.NO_ROOM:
+    if reply.status is wire.ShmStatus.NO_ROOM:
         raise TransferError(f"{what}: the owner has no staging left for another peer")
     if not reply.fds or reply.length != length:
         raise TransferError(f"{what}: the owner refused")
     match reply.status:
-        case wire.Status.OK if reply.address:
+        case wire.ShmStatus.OK if reply.address:
             foreign = Foreign(wire.process(sock), reply.address)
-            return Link(sock, key, Segment(reply.fds[0], 0), foreign=foreign)
-        case wire.Status.OK:
-            return Link(sock, key, Segment(reply.fds[0], length))
-        case wire.Status.STAGED:
+            return ShmLink(sock, key, Segment(reply.fds[0], 0), foreign=foreign)
+        case wire.ShmStatus.OK:
+            return ShmLink(sock, key, Segment(reply.fds[0], length))
+        case wire.ShmStatus.STAGED:
             segment = Segment(reply.fds[0], 2 * reply.address)
-            return Link(sock, key, segment, window=Window(sock, segment, reply.address))
-        case wire.Status.SHARED if opener is not None:
+            return ShmLink(sock, key, segment, window=StagedWindow(sock, segment, reply.address))
+        case wire.ShmStatus.SHARED if opener is not None:
             segment = Segment(reply.fds[0], 0)
             opened = opener.open(sharing.decode(reply.more, reply.fds[1:], length))
-            return Link(sock, key, segment, opened=opened)
+            return ShmLink(sock, key, segment, opened=opened)
     raise TransferError(f"{what}: the owner refused")

@@ -40,7 +40,7 @@ class Owned(LocalMemory):
     def serve(self, sock: socket.socket) -> bool:
         """One peer, until it leaves. False, and nothing was said, if it is closed.
 
-        Raises wire.BadMessage, OSError.
+        Raises wire.BadShmMessage, OSError.
         """
 
 
@@ -48,7 +48,7 @@ class ShmRegion(ShmMemory, Owned):
     """Host memory that peers may reach: a segment, or another's memory beside an empty segment."""
 
     def __init__(
-        self, descriptor: Descriptor, owner: "Owner", registered: memoryview | None = None
+        self, descriptor: Descriptor, owner: "ShmOwner", registered: memoryview | None = None
     ) -> None:
         """Raises TransferError, OSError."""
         self.key = bytes.fromhex(descriptor.epoch)
@@ -68,7 +68,7 @@ class ShmRegion(ShmMemory, Owned):
         with self._lock:
             if not self._closed:
                 length = self.descriptor.length
-                wire.send_reply(sock, wire.Status.OK, length, [self._fd], self._address)
+                wire.send_reply(sock, wire.ShmStatus.OK, length, [self._fd], self._address)
             return not self._closed
 
     def serve(self, sock: socket.socket) -> bool:
@@ -94,7 +94,7 @@ class ShmRegion(ShmMemory, Owned):
         self.arrivals.fail(StaleDescriptor("the region was closed"))
 
 
-class Owner:
+class ShmOwner:
     def __init__(self, name: str) -> None:
         """Raises OSError if the name is taken by a living process."""
         sock = wire.new_socket()
@@ -125,10 +125,10 @@ class Owner:
             if epoch is None:
                 return
             if not wire.same_user(sock):
-                wire.send_reply(sock, wire.Status.REFUSED)
+                wire.send_reply(sock, wire.ShmStatus.REFUSED)
                 return
             region = self._regions.get(epoch)
             if region is None or not region.serve(sock):
-                wire.send_reply(sock, wire.Status.STALE)
-        except wire.BadMessage:
-            wire.send_reply(sock, wire.Status.REFUSED)
+                wire.send_reply(sock, wire.ShmStatus.STALE)
+        except wire.BadShmMessage:
+            wire.send_reply(sock, wire.ShmStatus.REFUSED)

@@ -26,18 +26,18 @@ from pdgate.transfer.runtime.listener import shut
 from pdgate.transfer.runtime.passage import device_of
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.regions import LocalMemory
-from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.foreign import batches
 from pdgate.transfer.shm.segment import Segment
 
 LOOK_SECONDS: Final = 0.05
 
-_REFUSALS: Final[dict[wire.Status, Callable[[str], TransferError]]] = {
-    wire.Status.STALE: StaleDescriptor,
-    wire.Status.OUT_OF_BOUNDS: OutOfBounds,
-    wire.Status.FORBIDDEN: Forbidden,
-    wire.Status.FAILED: TransferError,
+_REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
+    wire.ShmStatus.STALE: StaleDescriptor,
+    wire.ShmStatus.OUT_OF_BOUNDS: OutOfBounds,
+    wire.ShmStatus.FORBIDDEN: Forbidden,
+    wire.ShmStatus.FAILED: TransferError,
 }
 
 
@@ -57,7 +57,7 @@ class _Refused(Exception):
         self.error = error
 
 
-class Window:
+class StagedWindow:
     """One transfer at a time.
 
     Attributes:
@@ -77,14 +77,14 @@ class Window:
 
     def move(
         self,
-        transfer: Running,
+        transfer: RunningTransfer,
         op: Op,
         local: LocalMemory,
         epoch: bytes,
         pieces: Sequence[Piece],
         immediate: int | None,
     ) -> None:
-        """Raises TransferError, Interrupted."""
+        """Raises TransferError, TransferInterrupted."""
         with self._taken(transfer):
             try:
                 self._move(transfer, op, local, epoch, pieces, immediate)
@@ -93,7 +93,7 @@ class Window:
             except OSError as error:
                 self.broken = True
                 if transfer.over:
-                    raise Interrupted from None
+                    raise TransferInterrupted from None
                 raise PeerLost(f"{transfer.what}: {error}") from None
             except BaseException:
                 self.broken = True
@@ -108,10 +108,10 @@ class Window:
             self._lanes.clear()
 
     @contextmanager
-    def _taken(self, transfer: Running) -> Iterator[None]:
+    def _taken(self, transfer: RunningTransfer) -> Iterator[None]:
         while not self._alone.acquire(timeout=LOOK_SECONDS):
             if transfer.over:
-                raise Interrupted
+                raise TransferInterrupted
         try:
             if self.broken:
                 raise PeerLost(f"{transfer.what}: another transfer was broken off")
@@ -121,7 +121,7 @@ class Window:
 
     def _move(
         self,
-        transfer: Running,
+        transfer: RunningTransfer,
         op: Op,
         local: LocalMemory,
         epoch: bytes,
@@ -143,7 +143,7 @@ class Window:
 
     def _ask(
         self,
-        transfer: Running,
+        transfer: RunningTransfer,
         op: Op,
         slot: int,
         epoch: bytes,
@@ -152,18 +152,18 @@ class Window:
     ) -> None:
         offsets, lengths = [there for _, there, _ in cut], [length for _, _, length in cut]
         try:
-            wire.send_move(self._sock, wire.Move(op, slot, epoch, offsets, lengths, immediate))
+            wire.send_move(self._sock, wire.SlotMove(op, slot, epoch, offsets, lengths, immediate))
             status = wire.receive_moved(self._sock)
-        except wire.BadMessage:
+        except wire.BadShmMessage:
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
-        if status is not wire.Status.OK:
+        if status is not wire.ShmStatus.OK:
             # The window is as good as before, and is not to be shut with this transfer's end.
             transfer.on_interrupt(None)
             error = _REFUSALS.get(status, TransferError)
             raise _Refused(error(f"{transfer.what}: {status.name.lower().replace('_', ' ')}"))
 
     @contextmanager
-    def _lane(self, transfer: Running, local: LocalMemory) -> Iterator[_Slots]:
+    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> Iterator[_Slots]:
         if local.on_device is None:
             yield _HostSlots(local.memory, self._slots)
             return
@@ -216,7 +216,7 @@ def through_buffers(
     copy: Callable[[memoryview, Sequence[Piece]], None],
 ) -> None:
     """Between our device and memory that the host reaches: `copy` between a buffer, whose offsets
-    come first in its pieces, and that memory. Raises Interrupted, TransferError.
+    come first in its pieces, and that memory. Raises TransferInterrupted, TransferError.
     """
     cuts = list(batches(pieces, lane.buffer_bytes))
     ours = [[(memory.address + here, length) for here, _, length in cut] for cut in cuts]

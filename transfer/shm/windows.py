@@ -15,12 +15,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 from pdgate.transfer.base import Descriptor, Grant, Op, StaleDescriptor, TransferError
-from pdgate.transfer.device.base import Device, Stream, wait
+from pdgate.transfer.device.base import Device, DeviceStream, wait
 from pdgate.transfer.device.staging import BUFFER_BYTES
 from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.parts import Part
 from pdgate.transfer.runtime.arrivals import Arrivals
-from pdgate.transfer.runtime.grants import Entrance, PartGrant, Verdict
+from pdgate.transfer.runtime.grants import Entrance, GrantVerdict, PartGrant
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.owner import Owned
 from pdgate.transfer.shm.segment import Segment, create
@@ -29,9 +29,9 @@ WINDOW: Final = "window"
 """In the address of a region: what a peer asks for to get one."""
 
 _STATUSES: Final = {
-    Verdict.FINE: wire.Status.OK,
-    Verdict.STALE: wire.Status.STALE,
-    Verdict.FORBIDDEN: wire.Status.FORBIDDEN,
+    GrantVerdict.FINE: wire.ShmStatus.OK,
+    GrantVerdict.STALE: wire.ShmStatus.STALE,
+    GrantVerdict.FORBIDDEN: wire.ShmStatus.FORBIDDEN,
 }
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class WindowRegion(Owned):
         with self._windows.one_more() as room:
             if not room:
                 log.warning("no staging is left for another peer of %s", self.place)
-                wire.send_reply(sock, wire.Status.NO_ROOM)
+                wire.send_reply(sock, wire.ShmStatus.NO_ROOM)
                 return True
             try:
                 return self._serve(sock)
@@ -122,7 +122,7 @@ class WindowRegion(Owned):
         self._grants.pop(bytes.fromhex(grant.descriptor.epoch), None)
 
     def _serve(self, sock: socket.socket) -> bool:
-        """Raises DeviceError, wire.BadMessage, OSError."""
+        """Raises DeviceError, wire.BadShmMessage, OSError."""
         fd, segment = create(2 * BUFFER_BYTES, self.key)
         try:
             pinned = self._device.pin(segment.memory)
@@ -134,7 +134,7 @@ class WindowRegion(Owned):
                             return False
                         self._segments.add(segment)
                     length = self.descriptor.length
-                    wire.send_reply(sock, wire.Status.STAGED, length, [fd], BUFFER_BYTES)
+                    wire.send_reply(sock, wire.ShmStatus.STAGED, length, [fd], BUFFER_BYTES)
                     while (move := wire.receive_move(sock)) is not None:
                         wire.send_moved(sock, self._answer(sock, move, segment.memory, stream))
                 finally:
@@ -148,31 +148,31 @@ class WindowRegion(Owned):
         return True
 
     def _answer(
-        self, sock: socket.socket, move: wire.Move, slots: memoryview, stream: Stream
-    ) -> wire.Status:
-        """Raises wire.BadMessage."""
+        self, sock: socket.socket, move: wire.SlotMove, slots: memoryview, stream: DeviceStream
+    ) -> wire.ShmStatus:
+        """Raises wire.BadShmMessage."""
         grant = self._grants.get(move.epoch)
         if grant is None and move.epoch != self._epoch:
-            return wire.Status.STALE
+            return wire.ShmStatus.STALE
         inside: AbstractContextManager[bool] = nullcontext(True)
         if grant is not None:
             inside = grant.used_by(sock)
         with self._entrance.used_by(sock) as usable, inside as granted:
             if not (usable and granted):
-                return wire.Status.STALE
+                return wire.ShmStatus.STALE
             ends = map(int.__add__, move.offsets, move.lengths)
             if max(ends, default=0) > self.descriptor.length:
-                return wire.Status.OUT_OF_BOUNDS
+                return wire.ShmStatus.OUT_OF_BOUNDS
             if grant is not None:
                 verdict = grant.judge(None, move.op, move.offsets, move.lengths, move.immediate)
-                if verdict is not Verdict.FINE:
+                if verdict is not GrantVerdict.FINE:
                     return _STATUSES[verdict]
             return self._move(move, slots, stream)
 
-    def _move(self, move: wire.Move, slots: memoryview, stream: Stream) -> wire.Status:
+    def _move(self, move: wire.SlotMove, slots: memoryview, stream: DeviceStream) -> wire.ShmStatus:
         size = sum(move.lengths)
         if size > BUFFER_BYTES:
-            raise wire.BadMessage
+            raise wire.BadShmMessage
         start = move.slot * BUFFER_BYTES
         slot = slots[start : start + size]
         pieces = [
@@ -188,7 +188,7 @@ class WindowRegion(Owned):
             wait(stream.record(), math.inf, lambda: False)
         except TransferError as error:
             log.warning("%s did not move: %s", self.place, error)
-            return wire.Status.FAILED
+            return wire.ShmStatus.FAILED
         if move.immediate is not None:
             self.arrivals.count(move.immediate)
-        return wire.Status.OK
+        return wire.ShmStatus.OK

@@ -55,7 +55,7 @@ _NUMBERS: Final = {op: number for number, op in _OPS.items()}
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Status(IntEnum):
+class ShmStatus(IntEnum):
     OK = 0
     STALE = 1
     REFUSED = 2
@@ -75,14 +75,14 @@ class Reply(NamedTuple):
         more: Of SHARED.
     """
 
-    status: Status
+    status: ShmStatus
     length: int
     address: int
     fds: list[int]
     more: bytes
 
 
-class Move(NamedTuple):
+class SlotMove(NamedTuple):
     """Between a slot of the window, from its start on, and ranges of the region in their order."""
 
     op: Op
@@ -93,7 +93,7 @@ class Move(NamedTuple):
     immediate: int | None
 
 
-class BadMessage(Exception):
+class BadShmMessage(Exception):
     """The bytes are not ours."""
 
 
@@ -127,18 +127,18 @@ def send_hello(sock: socket.socket, epoch: bytes) -> None:
 
 
 def receive_hello(sock: socket.socket) -> bytes | None:
-    """The epoch; None if the peer left. Raises BadMessage, OSError."""
+    """The epoch; None if the peer left. Raises BadShmMessage, OSError."""
     data = sock.recv(_HELLO.size + 1)
     if not data:
         return None
     if len(data) != _HELLO.size or data[:4] != MAGIC:
-        raise BadMessage
+        raise BadShmMessage
     return data[4:]
 
 
 def send_reply(
     sock: socket.socket,
-    status: Status,
+    status: ShmStatus,
     length: int = 0,
     fds: Sequence[int] = (),
     address: int = 0,
@@ -152,16 +152,16 @@ def send_reply(
 
 
 def receive_reply(sock: socket.socket) -> Reply:
-    """Raises BadMessage, OSError."""
+    """Raises BadShmMessage, OSError."""
     data, fds, _, _ = socket.recv_fds(sock, MAX_REPLY_BYTES, MAX_FDS)
     if not data:
         raise ConnectionResetError("the owner hung up")
-    if len(data) < _REPLY.size or data[:4] != MAGIC or data[4] not in tuple(Status):
+    if len(data) < _REPLY.size or data[:4] != MAGIC or data[4] not in tuple(ShmStatus):
         for fd in fds:
             os.close(fd)
-        raise BadMessage
+        raise BadShmMessage
     _, status, length, address = _REPLY.unpack_from(data)
-    return Reply(Status(status), length, address, fds, data[_REPLY.size :])
+    return Reply(ShmStatus(status), length, address, fds, data[_REPLY.size :])
 
 
 def send_landed(sock: socket.socket, immediate: int) -> None:
@@ -169,16 +169,16 @@ def send_landed(sock: socket.socket, immediate: int) -> None:
 
 
 def receive_landed(sock: socket.socket) -> int | None:
-    """The immediate; None if the peer left. Raises BadMessage, OSError."""
+    """The immediate; None if the peer left. Raises BadShmMessage, OSError."""
     data = sock.recv(_LANDED.size + 1)
     if not data:
         return None
     if len(data) != _LANDED.size or data[:4] != MAGIC:
-        raise BadMessage
+        raise BadShmMessage
     return int(_LANDED.unpack(data)[1])
 
 
-def send_move(sock: socket.socket, move: Move) -> None:
+def send_move(sock: socket.socket, move: SlotMove) -> None:
     counted, immediate = move.immediate is not None, move.immediate or 0
     count = len(move.offsets)
     op = _NUMBERS[move.op]
@@ -187,30 +187,30 @@ def send_move(sock: socket.socket, move: Move) -> None:
     sock.sendall(head + struct.pack(f"<{2 * count}Q", *flat))
 
 
-def receive_move(sock: socket.socket) -> Move | None:
-    """None if the peer left. Raises BadMessage, OSError."""
+def receive_move(sock: socket.socket) -> SlotMove | None:
+    """None if the peer left. Raises BadShmMessage, OSError."""
     data = sock.recv(_MOVE.size + MAX_RANGES * _RANGE_BYTES + 1)
     if not data:
         return None
     if len(data) < _MOVE.size or data[:4] != MAGIC:
-        raise BadMessage
+        raise BadShmMessage
     _, number, slot, counted, immediate, epoch, count = _MOVE.unpack_from(data)
     op = _OPS.get(number)
     if op is None or slot > 1 or counted > 1 or len(data) != _MOVE.size + count * _RANGE_BYTES:
-        raise BadMessage
+        raise BadShmMessage
     flat = struct.unpack_from(f"<{2 * count}Q", data, _MOVE.size)
-    return Move(op, slot, epoch, flat[::2], flat[1::2], immediate if counted else None)
+    return SlotMove(op, slot, epoch, flat[::2], flat[1::2], immediate if counted else None)
 
 
-def send_moved(sock: socket.socket, status: Status) -> None:
+def send_moved(sock: socket.socket, status: ShmStatus) -> None:
     sock.sendall(_MOVED.pack(MAGIC, status))
 
 
-def receive_moved(sock: socket.socket) -> Status:
-    """Raises BadMessage, OSError."""
+def receive_moved(sock: socket.socket) -> ShmStatus:
+    """Raises BadShmMessage, OSError."""
     data = sock.recv(_MOVED.size + 1)
     if not data:
         raise ConnectionResetError("the owner hung up")
-    if len(data) != _MOVED.size or data[:4] != MAGIC or data[4] not in tuple(Status):
-        raise BadMessage
-    return Status(data[4])
+    if len(data) != _MOVED.size or data[:4] != MAGIC or data[4] not in tuple(ShmStatus):
+        raise BadShmMessage
+    return ShmStatus(data[4])

@@ -25,13 +25,13 @@ from pdgate.transfer.memory import HOST, DeviceMemory, Memory
 from pdgate.transfer.memory import view as view_of
 from pdgate.transfer.runtime import memfd
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.jobs import MAX_THREADS, Plan
+from pdgate.transfer.runtime.jobs import MAX_THREADS, TransferPlan
 from pdgate.transfer.runtime.links import Links
-from pdgate.transfer.runtime.moving import Moving, Order
+from pdgate.transfer.runtime.moving import MoveOrder, Moving
 from pdgate.transfer.runtime.passage import Direct, Passage, Stagings
 from pdgate.transfer.runtime.ranges import split
 from pdgate.transfer.runtime.regions import LocalMemory
-from pdgate.transfer.tcp.owner import PURPOSE, Owner, TcpRegion
+from pdgate.transfer.tcp.owner import PURPOSE, TcpOwner, TcpRegion
 from pdgate.transfer.tcp.talk import InUse, Talk, move_together
 from pdgate.transfer.tcp.wire import MAX_RANGES
 
@@ -40,7 +40,7 @@ STRIPE_BYTES = 4 << 20
 """Less than this is not worth another connection."""
 
 
-class Tcp(Moving):
+class TcpBackend(Moving):
     name: ClassVar = "tcp"
     moves: ClassVar = frozenset({HOST, *KINDS})
 
@@ -67,7 +67,7 @@ class Tcp(Moving):
         super().__init__()
         self._stagings = Stagings(staging_mib)
         self._identity = identity or Identity()
-        self._owner = Owner(host, port, self._identity, checked=crc)
+        self._owner = TcpOwner(host, port, self._identity, checked=crc)
         self._address = {
             "host": advertise or host,
             "port": self._owner.port,
@@ -98,7 +98,7 @@ class Tcp(Moving):
         descriptor = Descriptor(self.name, descriptors.new_epoch(), length, {})
         return _Adopted(memfd.mapped(fd, length), descriptor)
 
-    def plan(self, order: Order) -> Plan:
+    def plan(self, order: MoveOrder) -> TransferPlan:
         assert isinstance(order.local, TcpRegion | _Adopted)
         address, pieces = order.remote.address, order.pieces
         if len(pieces) > MAX_RANGES:
@@ -118,8 +118,8 @@ class Tcp(Moving):
             most = min(max(most, theirs), MAX_CONNECTIONS)
         shares = split(pieces, most, STRIPE_BYTES)
         if len(shares) == 1:
-            return Plan(lambda transfer: talk.ask(transfer, pieces, order.immediate))
-        return Plan(
+            return TransferPlan(lambda transfer: talk.ask(transfer, pieces, order.immediate))
+        return TransferPlan(
             lambda transfer: move_together(transfer, talk, shares, order.immediate, self._helpers)
         )
 

@@ -14,11 +14,11 @@ from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.channel import Channel, Door
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.grants import Entrance, PartGrant, Verdict
+from pdgate.transfer.runtime.grants import Entrance, GrantVerdict, PartGrant
 from pdgate.transfer.runtime.listener import Listener
 from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.regions import LocalMemory
-from pdgate.transfer.runtime.running import Interrupted
+from pdgate.transfer.runtime.running import TransferInterrupted
 from pdgate.transfer.runtime.sockets import gone
 from pdgate.transfer.tcp import wire
 
@@ -29,11 +29,11 @@ PURPOSE = "tcp"
 log = logging.getLogger(__name__)
 
 _STATUSES = {
-    Verdict.FINE: wire.Status.OK,
-    Verdict.STALE: wire.Status.STALE,
-    Verdict.FORBIDDEN: wire.Status.FORBIDDEN,
+    GrantVerdict.FINE: wire.TcpStatus.OK,
+    GrantVerdict.STALE: wire.TcpStatus.STALE,
+    GrantVerdict.FORBIDDEN: wire.TcpStatus.FORBIDDEN,
 }
-_OPS = {wire.Op.READ: Op.READ, wire.Op.WRITE: Op.WRITE}
+_OPS = {wire.TcpOp.READ: Op.READ, wire.TcpOp.WRITE: Op.WRITE}
 
 
 class TcpRegion(LocalMemory):
@@ -45,7 +45,7 @@ class TcpRegion(LocalMemory):
         self,
         memory: memoryview | DeviceMemory,
         descriptor: Descriptor,
-        owner: "Owner",
+        owner: "TcpOwner",
         ways: tuple[Passage, Passage],
         fd: int | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class TcpRegion(LocalMemory):
         self.arrivals.fail(StaleDescriptor("the region was closed"))
 
 
-class Owner:
+class TcpOwner:
     def __init__(self, host: str, port: int, identity: Identity, *, checked: bool) -> None:
         """`checked`: a peer that does not send checksums is refused. Raises OSError, ValueError."""
         sock = fleet.listening("the tcp transfer", host, port, identity)
@@ -122,15 +122,15 @@ class Owner:
             while request := wire.receive_request(channel):
                 checked = request.checked
                 if self._checked and not checked:
-                    raise wire.BadRequest
+                    raise wire.BadTcpRequest
                 self._answer(channel, request)
-        except wire.BadRequest:
-            _say(channel, wire.Status.BAD_REQUEST, checked=checked)
+        except wire.BadTcpRequest:
+            _say(channel, wire.TcpStatus.BAD_REQUEST, checked=checked)
 
-    def _answer(self, channel: Channel, request: wire.Request) -> None:
+    def _answer(self, channel: Channel, request: wire.TcpRequest) -> None:
         opened = self._open.get(request.epoch)
         if opened is None:
-            _refuse(channel, request, wire.Status.STALE)
+            _refuse(channel, request, wire.TcpStatus.STALE)
         elif isinstance(opened, TcpRegion):
             _answer_of(opened, channel, request, None)
         else:
@@ -138,18 +138,21 @@ class Owner:
                 if usable:
                     _answer_of(opened.region, channel, request, opened)
                 else:
-                    _refuse(channel, request, wire.Status.STALE)
+                    _refuse(channel, request, wire.TcpStatus.STALE)
 
 
 def _answer_of(
-    region: TcpRegion, channel: Channel, request: wire.Request, grant: PartGrant[TcpRegion] | None
+    region: TcpRegion,
+    channel: Channel,
+    request: wire.TcpRequest,
+    grant: PartGrant[TcpRegion] | None,
 ) -> None:
     with region.used_by(channel.sock) as usable:
-        status = wire.Status.OK
+        status = wire.TcpStatus.OK
         if not usable:
-            status = wire.Status.STALE
+            status = wire.TcpStatus.STALE
         elif not request.inside(region.descriptor.length):
-            status = wire.Status.OUT_OF_BOUNDS
+            status = wire.TcpStatus.OUT_OF_BOUNDS
         elif grant is not None:
             verdict = grant.judge(
                 channel.peer,
@@ -159,24 +162,24 @@ def _answer_of(
                 request.immediate,
             )
             status = _STATUSES[verdict]
-        if status is wire.Status.OK:
+        if status is wire.TcpStatus.OK:
             _move(channel, request, region)
         else:
             _refuse(channel, request, status)
 
 
-def _say(channel: Channel, status: wire.Status, *, checked: bool) -> None:
+def _say(channel: Channel, status: wire.TcpStatus, *, checked: bool) -> None:
     channel.sock.sendall(channel.sealed(wire.answer(status, checked=checked)))
 
 
-def _refuse(channel: Channel, request: wire.Request, status: wire.Status) -> None:
+def _refuse(channel: Channel, request: wire.TcpRequest, status: wire.TcpStatus) -> None:
     """The bytes of a write are already on their way, and the next request comes after them."""
     _say(channel, status, checked=request.checked)
-    if request.op is wire.Op.WRITE:
+    if request.op is wire.TcpOp.WRITE:
         wire.drop(channel.sock, request)
 
 
-def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
+def _move(channel: Channel, request: wire.TcpRequest, region: TcpRegion) -> None:
     """Raises OSError."""
     ranges = list(zip(request.offsets, request.lengths, strict=True))
     if isinstance(region.served, Direct):
@@ -184,9 +187,9 @@ def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
         return
     try:
         with region.served.opened(lambda: gone(channel.sock)) as through:
-            batches = through.out if request.op is wire.Op.READ else through.into
+            batches = through.out if request.op is wire.TcpOp.READ else through.into
             _answer_with(channel, request, region, batches(ranges))
-    except (Interrupted, TransferError) as error:
+    except (TransferInterrupted, TransferError) as error:
         # There is no status in the middle of bytes: the peer sees that we hang up.
         log.warning("%s did not move: %s", region.place, error)
         raise ConnectionAbortedError(str(error)) from None
@@ -194,23 +197,23 @@ def _move(channel: Channel, request: wire.Request, region: TcpRegion) -> None:
 
 def _answer_with(
     channel: Channel,
-    request: wire.Request,
+    request: wire.TcpRequest,
     region: TcpRegion,
     batches: Iterable[Sequence[memoryview]],
 ) -> None:
     """Raises OSError, and what the batches raise."""
     sock, checked = channel.sock, request.checked
-    if request.op is wire.Op.READ:
-        answer = channel.sealed(wire.answer(wire.Status.OK, checked=checked))
+    if request.op is wire.TcpOp.READ:
+        answer = channel.sealed(wire.answer(wire.TcpStatus.OK, checked=checked))
         wire.send_bytes(sock, answer, batches, checked=checked)
         return
-    status = wire.Status.OK
+    status = wire.TcpStatus.OK
     try:
         wire.receive_bytes(sock, batches, checked=checked)
-    except wire.Corrupt:
-        status = wire.Status.CORRUPT
+    except wire.CorruptTransfer:
+        status = wire.TcpStatus.CORRUPT
     # Counted before the answer, so a writer that saw the end may rely on the count.
-    if status is wire.Status.OK and request.immediate is not None:
+    if status is wire.TcpStatus.OK and request.immediate is not None:
         region.arrivals.count(request.immediate)
     _say(channel, status, checked=checked)
 
@@ -220,7 +223,7 @@ def _older(head: bytes) -> bytes:
     magic = head[:4]
     if magic not in (wire.MAGIC, wire.CHECKED_MAGIC):
         return b""
-    return wire.answer(wire.Status.BAD_REQUEST, checked=magic == wire.CHECKED_MAGIC)
+    return wire.answer(wire.TcpStatus.BAD_REQUEST, checked=magic == wire.CHECKED_MAGIC)
 
 
 def limit_stalls(sock: socket.socket, seconds: float) -> None:

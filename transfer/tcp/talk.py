@@ -21,18 +21,18 @@ from pdgate.transfer.runtime.links import Address, Links
 from pdgate.transfer.runtime.listener import shut
 from pdgate.transfer.runtime.passage import Direct, Passage
 from pdgate.transfer.runtime.ranges import Piece
-from pdgate.transfer.runtime.running import Interrupted, Running
+from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
 from pdgate.transfer.tcp import wire
 
-_REFUSALS: dict[wire.Status, Callable[[str], TransferError]] = {
-    wire.Status.STALE: StaleDescriptor,
-    wire.Status.OUT_OF_BOUNDS: OutOfBounds,
-    wire.Status.BAD_REQUEST: TransferError,
-    wire.Status.CORRUPT: Corrupted,
-    wire.Status.FORBIDDEN: Forbidden,
+_REFUSALS: dict[wire.TcpStatus, Callable[[str], TransferError]] = {
+    wire.TcpStatus.STALE: StaleDescriptor,
+    wire.TcpStatus.OUT_OF_BOUNDS: OutOfBounds,
+    wire.TcpStatus.BAD_REQUEST: TransferError,
+    wire.TcpStatus.CORRUPT: Corrupted,
+    wire.TcpStatus.FORBIDDEN: Forbidden,
 }
 
-_OPS = {Op.READ: wire.Op.READ, Op.WRITE: wire.Op.WRITE}
+_OPS = {Op.READ: wire.TcpOp.READ, Op.WRITE: wire.TcpOp.WRITE}
 
 
 class InUse:
@@ -45,10 +45,10 @@ class InUse:
 
     @contextmanager
     def using(self, sock: socket.socket) -> Iterator[None]:
-        """Raises Interrupted."""
+        """Raises TransferInterrupted."""
         with self._lock:
             if self._interrupted:
-                raise Interrupted
+                raise TransferInterrupted
             self._socks.add(sock)
         try:
             yield
@@ -75,9 +75,11 @@ class Talk:
     checked: bool
     in_use: InUse
 
-    def ask(self, transfer: Running, pieces: Sequence[Piece], immediate: int | None) -> None:
-        """One request on one connection. Raises TransferError, Interrupted."""
-        request = wire.Request(
+    def ask(
+        self, transfer: RunningTransfer, pieces: Sequence[Piece], immediate: int | None
+    ) -> None:
+        """One request on one connection. Raises TransferError, TransferInterrupted."""
+        request = wire.TcpRequest(
             _OPS[self.op],
             self.epoch,
             [remote for _, remote, _ in pieces],
@@ -92,12 +94,15 @@ class Talk:
             with self.passage.opened(lambda: transfer.over) as through:
                 batches = through.out if self.op is Op.WRITE else through.into
                 status = self._asked(transfer, request, batches(ranges))
-        if status is not wire.Status.OK:
+        if status is not wire.TcpStatus.OK:
             raise _REFUSALS[status](f"{transfer.what}: {status.name.lower().replace('_', ' ')}")
 
     def _asked(
-        self, transfer: Running, request: wire.Request, batches: Iterable[Sequence[memoryview]]
-    ) -> wire.Status:
+        self,
+        transfer: RunningTransfer,
+        request: wire.TcpRequest,
+        batches: Iterable[Sequence[memoryview]],
+    ) -> wire.TcpStatus:
         what = transfer.what
         channel = self._channel(transfer)
         try:
@@ -107,9 +112,9 @@ class Talk:
         except OSError as error:
             channel.close()
             if transfer.over:
-                raise Interrupted from None
+                raise TransferInterrupted from None
             raise PeerLost(f"{what}: {error}") from None
-        except wire.BadRequest:
+        except wire.BadTcpRequest:
             channel.close()
             raise TransferError(f"{what}: the peer speaks something else") from None
         except BaseException:
@@ -118,8 +123,8 @@ class Talk:
         self.links.give_back(self.address, channel)
         return status
 
-    def _channel(self, transfer: Running) -> Channel:
-        """Raises TransferError, Interrupted."""
+    def _channel(self, transfer: RunningTransfer) -> Channel:
+        """Raises TransferError, TransferInterrupted."""
         with ExitStack() as stack:
 
             def watch(sock: socket.socket) -> None:
@@ -130,31 +135,31 @@ class Talk:
                 return self.links.take(self.address, watch)
             except OSError as error:
                 if transfer.over:
-                    raise Interrupted from None
+                    raise TransferInterrupted from None
                 raise PeerLost(f"{transfer.what}: {error}") from None
 
 
 def _converse(
-    channel: Channel, request: wire.Request, batches: Iterable[Sequence[memoryview]]
-) -> wire.Status:
+    channel: Channel, request: wire.TcpRequest, batches: Iterable[Sequence[memoryview]]
+) -> wire.TcpStatus:
     sock, checked = channel.sock, request.checked
     head = channel.sealed(wire.encode(request))
-    if request.op is wire.Op.WRITE:
+    if request.op is wire.TcpOp.WRITE:
         # All at once, without asking whether it is welcome: that would take a round trip.
         wire.send_bytes(sock, head, batches, checked=checked)
         return wire.receive_answer(channel, checked=checked)
     sock.sendall(head)
     status = wire.receive_answer(channel, checked=checked)
-    if status is wire.Status.OK:
+    if status is wire.TcpStatus.OK:
         try:
             wire.receive_bytes(sock, batches, checked=checked)
-        except wire.Corrupt:
-            return wire.Status.CORRUPT
+        except wire.CorruptTransfer:
+            return wire.TcpStatus.CORRUPT
     return status
 
 
 def move_together(
-    transfer: Running,
+    transfer: RunningTransfer,
     talk: Talk,
     shares: Sequence[Sequence[Piece]],
     immediate: int | None,
@@ -163,7 +168,7 @@ def move_together(
     """A share on each connection; returns when none of them moves any more.
 
     A counted write ends with a request that moves nothing: all shares have landed then.
-    Raises TransferError, Interrupted.
+    Raises TransferError, TransferInterrupted.
     """
 
     errors: list[BaseException] = []

@@ -47,12 +47,12 @@ _CRC = struct.Struct("<I")
 _DROP_BYTES: Final = 256 << 10
 
 
-class Op(IntEnum):
+class TcpOp(IntEnum):
     READ = 1
     WRITE = 2
 
 
-class Status(IntEnum):
+class TcpStatus(IntEnum):
     OK = 0
     STALE = 1
     OUT_OF_BOUNDS = 2
@@ -62,23 +62,23 @@ class Status(IntEnum):
 
 
 # To ask an Enum whether it has a value takes longer than all else that is done to a head.
-_OPS: Final = {int(one): one for one in Op}
-_STATUSES: Final = {int(one): one for one in Status}
+_OPS: Final = {int(one): one for one in TcpOp}
+_STATUSES: Final = {int(one): one for one in TcpStatus}
 
 
-class BadRequest(Exception):
+class BadTcpRequest(Exception):
     """The bytes are not ours, or not as they were sent."""
 
 
-class Corrupt(Exception):
+class CorruptTransfer(Exception):
     """The bytes of a transfer are not as they were sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TcpRequest:
     """The ranges are of the owner's memory: `lengths[i]` bytes at `offsets[i]`."""
 
-    op: Op
+    op: TcpOp
     epoch: bytes
     offsets: Sequence[int]
     lengths: Sequence[int]
@@ -94,7 +94,7 @@ class Request:
         return max(map(add, self.offsets, self.lengths), default=0) <= total
 
 
-def encode(request: Request) -> bytes:
+def encode(request: TcpRequest) -> bytes:
     """Without its MAC."""
     counted = request.immediate is not None
     magic = CHECKED_MAGIC if request.checked else MAGIC
@@ -105,8 +105,8 @@ def encode(request: Request) -> bytes:
     return head + struct.pack(f"<{2 * count}Q", *flat)
 
 
-def receive_request(channel: Channel) -> Request | None:
-    """None when the peer hung up between requests. Raises BadRequest, OSError.
+def receive_request(channel: Channel) -> TcpRequest | None:
+    """None when the peer hung up between requests. Raises BadTcpRequest, OSError.
 
     Between requests it waits for ever; inside one, as long as the socket does for a piece.
     """
@@ -117,24 +117,24 @@ def receive_request(channel: Channel) -> Request | None:
     magic, number, counted, epoch, immediate, count = _REQUEST.unpack(head)
     op = _OPS.get(number)
     if magic not in (MAGIC, CHECKED_MAGIC) or op is None:
-        raise BadRequest
+        raise BadTcpRequest
     if counted > 1 or count > MAX_RANGES:
-        raise BadRequest
+        raise BadTcpRequest
     rest = receive(sock, count * _RANGE_BYTES + MAC_BYTES)
     ranges = rest[:-MAC_BYTES]
     channel.check(head + ranges, rest[-MAC_BYTES:])
     checked = magic == CHECKED_MAGIC
     flat = struct.unpack(f"<{2 * count}Q", ranges)
-    return Request(op, epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
+    return TcpRequest(op, epoch, flat[::2], flat[1::2], immediate if counted else None, checked)
 
 
-def answer(status: Status, *, checked: bool) -> bytes:
+def answer(status: TcpStatus, *, checked: bool) -> bytes:
     """Without its MAC."""
     return _ANSWER.pack(CHECKED_MAGIC if checked else MAGIC, status)
 
 
-def receive_answer(channel: Channel, *, checked: bool) -> Status:
-    """Raises BadRequest, OSError."""
+def receive_answer(channel: Channel, *, checked: bool) -> TcpStatus:
+    """Raises BadTcpRequest, OSError."""
     sock = channel.sock
     said = receive(sock, _ANSWER.size + MAC_BYTES)
     data = said[: _ANSWER.size]
@@ -142,7 +142,7 @@ def receive_answer(channel: Channel, *, checked: bool) -> Status:
     magic, number = _ANSWER.unpack(data)
     status = _STATUSES.get(number)
     if magic != (CHECKED_MAGIC if checked else MAGIC) or status is None:
-        raise BadRequest
+        raise BadTcpRequest
     return status
 
 
@@ -173,17 +173,17 @@ def send_bytes(
 def receive_bytes(
     sock: socket.socket, batches: Iterable[Sequence[memoryview]], *, checked: bool
 ) -> None:
-    """A transfer's. Raises Corrupt, OSError."""
+    """A transfer's. Raises CorruptTransfer, OSError."""
     crc = 0
     for views in batches:
         receive_views(sock, views)
         if checked:
             crc = checksum(views, crc)
     if checked and receive(sock, _CRC.size) != _CRC.pack(crc):
-        raise Corrupt
+        raise CorruptTransfer
 
 
-def drop(sock: socket.socket, request: Request) -> None:
+def drop(sock: socket.socket, request: TcpRequest) -> None:
     """The bytes of a write that was refused. Raises OSError."""
     left = request.bytes + (_CRC.size if request.checked else 0)
     scratch = memoryview(bytearray(min(left, _DROP_BYTES)))

@@ -10,19 +10,19 @@ from difflib import get_close_matches
 from typing import Final
 
 from pdgate.gateway.cli.compat import toy_proxy, vllm_router
-from pdgate.gateway.cli.compat.translation import NotTaken, Translation
+from pdgate.gateway.cli.compat.translation import FlagTranslation, NotTaken
 
 FLAG: Final = "--compat"
 
-ROUTERS: Final[Mapping[str, Callable[[Sequence[str]], Translation]]] = {
+ROUTERS: Final[Mapping[str, Callable[[Sequence[str]], FlagTranslation]]] = {
     "vllm-router": vllm_router.translated,
     "vllm-toy-proxy": toy_proxy.translated,
 }
 
-__all__ = ["FLAG", "ROUTERS", "NotTaken", "Translation", "translation"]
+__all__ = ["FLAG", "ROUTERS", "FlagTranslation", "NotTaken", "translation"]
 
 
-def translation(args: Sequence[str]) -> Translation | None:
+def translation(args: Sequence[str]) -> FlagTranslation | None:
     """None where no other router's flags are announced. Raises NotTaken."""
     name, rest = _named(args)
     if name is None:

@@ -6,15 +6,15 @@ Source: vLLM 0.32.0, tests/v1/kv_connector/nixl_integration/toy_proxy_server.py,
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pdgate.gateway.cli.compat.translation import Flags, NotTaken, Translation
+from pdgate.gateway.cli.compat.translation import Flags, FlagTranslation, NotTaken
 
 SIDES: Final = {"prefiller": ("prefill", 8100), "decoder": ("decode", 8200)}
 
 
-def translated(args: Sequence[str]) -> Translation:
+def translated(args: Sequence[str]) -> FlagTranslation:
     """Raises NotTaken."""
     said, rest = _flags().read(args)
-    found = Translation()
+    found = FlagTranslation()
     # Where it listens by default.
     found.flag("--host", said.get("--host", "localhost"))
     found.flag("--port", said.get("--port", 8000))

@@ -11,7 +11,7 @@ class NotTaken(Exception):
 
 
 @dataclass
-class Translation:
+class FlagTranslation:
     """
     Attributes:
         ours: Flags of `pdgate serve`.

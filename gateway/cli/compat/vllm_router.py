@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pdgate.gateway.cli.compat.translation import Flags, NotTaken, Translation
+from pdgate.gateway.cli.compat.translation import Flags, FlagTranslation, NotTaken
 from pdgate.scheduling.health.breaker import WINDOW
 
 PORT: Final = 30000
@@ -126,13 +126,13 @@ def flags() -> Flags:
     return found
 
 
-def translated(args: Sequence[str]) -> Translation:
+def translated(args: Sequence[str]) -> FlagTranslation:
     """Raises NotTaken."""
     said, rest = flags().read(args)
     for name in said:
         if name in REFUSED:
             raise NotTaken(f"{name} cannot be taken over: {REFUSED[name]}")
-    found = Translation()
+    found = FlagTranslation()
     _engines(said, found)
     _policies(said, found)
     _limits(said, found)
@@ -153,7 +153,7 @@ def translated(args: Sequence[str]) -> Translation:
     return found
 
 
-def _engines(said: dict[str, Any], found: Translation) -> None:
+def _engines(said: dict[str, Any], found: FlagTranslation) -> None:
     connector = said.get("--kv-connector", "nixl")
     if connector not in PROTOCOLS:
         raise NotTaken(f"--kv-connector {connector} cannot be taken over: no protocol speaks it")
@@ -185,18 +185,15 @@ def _bootstrap(url: str, port: Sequence[str]) -> str:
     return f"[{host}]:{port[0]}" if ":" in host else f"{host}:{port[0]}"
 
 
-def _engine(found: Translation, role: str, url: str, kv: str, ranks: int) -> None:
+def _engine(found: FlagTranslation, role: str, url: str, kv: str, ranks: int) -> None:
     if not kv and ranks == 1:
         found.flag(f"--{role}", url)
         return
-    for rank in range(ranks):
-        said = {"role": role, "url": url, "kv": kv}
-        if ranks > 1:
-            said |= {"dp_rank": str(rank), "dp_size": str(ranks)}
-        found.flag("--instance", ",".join(f"{key}={value}" for key, value in said.items() if value))
+    said = {"role": role, "url": url, "kv": kv, "dp": str(ranks) if ranks > 1 else ""}
+    found.flag("--instance", ",".join(f"{key}={value}" for key, value in said.items() if value))
 
 
-def _policies(said: dict[str, Any], found: Translation) -> None:
+def _policies(said: dict[str, Any], found: FlagTranslation) -> None:
     general = said.get("--policy")
     chosen = {
         "prefill": said.get("--prefill-policy", general),
@@ -211,7 +208,7 @@ def _policies(said: dict[str, Any], found: Translation) -> None:
         found.flag(f"--{role}-policy", POLICIES[name])
 
 
-def _limits(said: dict[str, Any], found: Translation) -> None:
+def _limits(said: dict[str, Any], found: FlagTranslation) -> None:
     if "--disable-retries" in said:
         said["--retry-max-retries"] = 1
     if "--disable-circuit-breaker" in said:

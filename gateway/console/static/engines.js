@@ -5,9 +5,10 @@ import { count, milliseconds, percent } from "./format.js";
 
 const GOOD = new Set(["up"]);
 const ON_ITS_WAY = new Set(["slow_start", "trial"]);
+const MEANT = new Set(["drained", "asleep"]);
 const STATES = {
   up: "up", slow_start: "slow start", trial: "on trial", silent: "silent", down: "down",
-  drained: "drained", ejected: "ejected",
+  drained: "drained", asleep: "asleep", ejected: "ejected",
 };
 
 // From so many on a side has two columns.
@@ -17,7 +18,6 @@ const cards = new Map();
 
 // Where it is on the map: an engine that may do both is where it serves just now.
 export function sideOf(engine) {
-  if (engine.role === "plain") return "plain";
   if (engine.role !== "both") return engine.role;
   return engine.sides?.length === 1 ? engine.sides[0] : "prefill";
 }
@@ -41,7 +41,7 @@ export function showEngines(engines, change) {
     if (card.root.parentNode !== box) box.append(card.root);
     update(card, engine);
   }
-  byId("plain-side").hidden = !engines.some((engine) => sideOf(engine) === "plain");
+  for (const side of ["encode", "plain"]) byId(`${side}-side`).hidden = !engines.some((engine) => sideOf(engine) === side);
   for (const side of ["prefill", "decode"]) {
     const box = byId(side);
     box.classList.toggle("many", box.childElementCount > MANY);
@@ -93,7 +93,7 @@ function update(card, engine) {
   const load = engine.load ?? {};
   card.root.className = `card on-${side}${GOOD.has(engine.state) || ON_ITS_WAY.has(engine.state) ? "" : " out"}`;
   text(card.state, STATES[engine.state] ?? engine.state);
-  const kind = GOOD.has(engine.state) ? "good" : engine.state === "drained" || ON_ITS_WAY.has(engine.state) ? "warn" : "bad";
+  const kind = GOOD.has(engine.state) ? "good" : MEANT.has(engine.state) || ON_ITS_WAY.has(engine.state) ? "warn" : "bad";
   card.state.className = `pill ${kind}`;
   const role = engine.role === "both" ? "both sides, " : "";
   text(card.where, `${role}${engine.protocol} · ${engine.models.join(", ") || "no model yet"}`);

@@ -4,7 +4,7 @@ import { byId, h } from "./dom.js";
 import { milliseconds } from "./format.js";
 
 const STAGES = {
-  queue: "waited for room", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
+  queue: "waited for room", encode: "media encoded", choose: "engines chosen", choose_prefill: "P chosen", prefill: "prefill", choose_decode: "D chosen",
   kv_wait: "waited for KV", decode_first_byte: "decode's first byte", decode: "rest of the answer",
   first_byte: "first byte to the client", total: "in all",
 };
@@ -23,8 +23,10 @@ function story(record) {
 function lead(record) {
   const legs = record.attempts.at(-1)?.legs ?? [];
   const prefill = legs.findLast((leg) => leg.role === "prefill")?.instance;
-  const answer = legs.findLast((leg) => leg.role !== "prefill")?.instance;
+  const answer = legs.findLast((leg) => !["prefill", "encode"].includes(leg.role))?.instance;
+  const encoders = [...new Set(legs.filter((leg) => leg.role === "encode").map((leg) => leg.instance))];
   const parts = [];
+  if (encoders.length) parts.push(`${encoders.join(", ")} encoded its media.`);
   if (prefill && answer) parts.push(`${prefill} read the prompt, ${answer} answered.`);
   else if (answer) parts.push(`${answer} did all of it${record.why_local ? ` (${record.why_local})` : ""}.`);
   else if (prefill) parts.push(`Only ${prefill} was asked.`);
@@ -84,13 +86,23 @@ function decision(found, number) {
 function choiceBox(choice, several) {
   const considered = choice.considered ?? [];
   const left = choice.left_out ?? [];
-  const scored = considered.some((one) => typeof one.score === "number");
-  const row = (one, kind, score) => h(
+  const rule = choice.rule ?? [];
+  const valueOf = (one, by) => (by === "score" ? one.score : one.values?.[by]);
+  // A column for each value that a step of the rule compares, so that the choice can be computed again.
+  const columns = [...new Set(["score", ...rule.map((step) => step.by)])]
+    .filter((by) => considered.some((one) => typeof valueOf(one, by) === "number"));
+  const number = (value) => (
+    typeof value !== "number" ? "" : String(Number.isInteger(value) ? value : Number(value.toPrecision(6)))
+  );
+  const row = (one, kind) => h(
     "tr", { class: one.instance === choice.chosen ? "chosen" : "" },
     h("td", { class: "mono" }, `${one.instance === choice.chosen ? "✓ " : ""}${one.instance}`),
-    scored ? h("td", { class: "number" }, typeof score === "number" ? String(Number(score.toPrecision(4))) : "") : null,
+    columns.map((by) => h("td", { class: "number" }, number(valueOf(one, by)))),
     h("td", { class: kind }, one.why ?? ""),
   );
+  const head = columns.length
+    ? h("thead", {}, h("tr", {}, h("th", {}, "Engine"), columns.map((by) => h("th", { class: "number" }, by.replaceAll("_", " "))), h("th", {}, "")))
+    : null;
   const title = [
     several && choice.attempt ? `Attempt ${choice.attempt}, ` : "", choice.role, ": ",
     choice.chosen ?? "nobody", choice.policy ? `, by ${choice.policy}` : "",
@@ -98,7 +110,8 @@ function choiceBox(choice, several) {
   return h(
     "div", { class: "choice" }, h("p", {}, h("b", {}, title)),
     choice.decided_by ? h("p", {}, `Decided by: ${choice.decided_by}`) : null,
-    h("table", {}, h("tbody", {}, considered.map((one) => row(one, "", one.score)), left.map((one) => row(one, "quiet", null)))),
+    rule.length > 1 ? h("p", { class: "quiet" }, `Rule: ${rule.map((step) => step.words).join(", then ")}`) : null,
+    h("table", {}, head, h("tbody", {}, considered.map((one) => row(one, "")), left.map((one) => row(one, "quiet")))),
     choice.more ? h("p", { class: "quiet" }, `and ${choice.more} more`) : null,
   );
 }

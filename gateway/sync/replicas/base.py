@@ -24,7 +24,7 @@ class LoadEntries(ABC):
         """The others need not wait for our lease to end."""
 
 
-class Stream(ABC):
+class ReplicaStream(ABC):
     """Seen by one process."""
 
     @abstractmethod

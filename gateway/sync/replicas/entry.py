@@ -38,12 +38,12 @@ class Entry(msgspec.Struct, frozen=True):
     load: Load
 
 
-class _Version(msgspec.Struct):
+class _EntryVersion(msgspec.Struct):
     version: int
 
 
 _entry: Final = msgspec.json.Decoder(Entry)
-_version: Final = msgspec.json.Decoder(_Version)
+_version: Final = msgspec.json.Decoder(_EntryVersion)
 
 
 def name_of(instance: Instance) -> str:

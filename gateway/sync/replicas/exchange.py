@@ -33,7 +33,7 @@ AWAY_SECONDS: Final = 0.25
 SHARE: Final = 1 / 10
 
 
-class Exchange:
+class ReplicaExchange:
     """
     Attributes:
         load: What has been heard.
@@ -112,7 +112,7 @@ class ReplicaStatus:
     """
 
     def __init__(
-        self, exchange: Exchange, endpoints: Endpoints, prompts: FarPrompts | None = None
+        self, exchange: ReplicaExchange, endpoints: Endpoints, prompts: FarPrompts | None = None
     ) -> None:
         self.exchange = exchange
         self.prompts = prompts

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from pdgate.cluster.directory import StoreAway
-from pdgate.gateway.sync.replicas.base import Stream
+from pdgate.gateway.sync.replicas.base import ReplicaStream
 from pdgate.gateway.sync.replicas.entry import name_of
-from pdgate.gateway.sync.replicas.prompts import BadPrompts, Batch, Sent, decode, encode, sent
+from pdgate.gateway.sync.replicas.prompts import BadPrompts, PromptBatch, Sent, decode, encode, sent
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
@@ -47,7 +47,7 @@ class FarPrompts:
     """
 
     def __init__(
-        self, index: PrefixIndex, endpoints: Endpoints, gateway: str, stream: Stream
+        self, index: PrefixIndex, endpoints: Endpoints, gateway: str, stream: ReplicaStream
     ) -> None:
         """`gateway`: the same for all workers of one, who tell each other by memory."""
         self.told = self.heard = self.dropped = self.refused = 0
@@ -128,7 +128,7 @@ class FarPrompts:
                     log.warning("what a replica tells of its prompts is ignored: %s", error)
             await asyncio.sleep(0)
 
-    async def _learn(self, batch: Batch, ids: dict[str, str]) -> None:
+    async def _learn(self, batch: PromptBatch, ids: dict[str, str]) -> None:
         """Raises BadPrompts."""
         done = 0
         for one in batch.sent:

@@ -24,7 +24,7 @@ from typing import Final
 from redis.exceptions import RedisError
 
 from pdgate.cluster.redis_client import asked, client
-from pdgate.gateway.sync.replicas.base import LoadEntries, Stream
+from pdgate.gateway.sync.replicas.base import LoadEntries, ReplicaStream
 
 LOAD_KEY: Final = "{pdgate:load}"
 PROMPTS_KEY: Final = "{pdgate:prompts}"
@@ -124,7 +124,7 @@ class RedisLoadEntries(LoadEntries):
         await self._redis.aclose()
 
 
-class RedisStream(Stream):
+class RedisStream(ReplicaStream):
     def __init__(self, url: str) -> None:
         """Connects with the first exchange."""
         self._read = b"0-0"

@@ -11,7 +11,7 @@ from typing import Final
 
 from pdgate.gateway.sync.replicas.entry import BadEntry, Entry, Load, decode, encode, name_of
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.neighbours import Numbers, Shared
+from pdgate.scheduling.neighbours import Numbers, SharedEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class FarLoad:
         """What this process has in flight now."""
         load: dict[str, Numbers] = {}
         for endpoint in self._endpoints:
-            own = Shared.of(endpoint).own(endpoint)
+            own = SharedEndpoint.of(endpoint).own(endpoint)
             if any(own):
                 name = name_of(endpoint.instance)
                 load[name] = _sum(load.get(name, NOTHING), own)
@@ -106,7 +106,7 @@ class FarLoad:
     def _apply(self) -> None:
         """Each time, as there may be other instances by now."""
         for endpoint in self._endpoints:
-            shared = Shared.of(endpoint)
+            shared = SharedEndpoint.of(endpoint)
             theirs = self._theirs.get(name_of(endpoint.instance), NOTHING)
             shared.take_in(endpoint, shared.far, *theirs)
 

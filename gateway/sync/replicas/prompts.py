@@ -44,7 +44,7 @@ class Sent(msgspec.Struct, frozen=True, array_like=True):
         return _ordered(array("Q", self.blocks))
 
 
-class Batch(msgspec.Struct, frozen=True):
+class PromptBatch(msgspec.Struct, frozen=True):
     """
     Attributes:
         gateway: The same for all workers of one gateway.
@@ -55,12 +55,12 @@ class Batch(msgspec.Struct, frozen=True):
     sent: list[Sent]
 
 
-class _Version(msgspec.Struct):
+class _PromptsVersion(msgspec.Struct):
     version: int
 
 
-_batch: Final = msgspec.msgpack.Decoder(Batch)
-_version: Final = msgspec.msgpack.Decoder(_Version)
+_batch: Final = msgspec.msgpack.Decoder(PromptBatch)
+_version: Final = msgspec.msgpack.Decoder(_PromptsVersion)
 
 
 def sent(engine: str, blocks: Sequence[int], kept: int | None) -> Sent:
@@ -68,10 +68,10 @@ def sent(engine: str, blocks: Sequence[int], kept: int | None) -> Sent:
 
 
 def encode(gateway: str, several: list[Sent]) -> bytes:
-    return msgspec.msgpack.encode(Batch(VERSION, gateway, several))
+    return msgspec.msgpack.encode(PromptBatch(VERSION, gateway, several))
 
 
-def decode(data: bytes) -> Batch:
+def decode(data: bytes) -> PromptBatch:
     """Raises BadPrompts."""
     try:
         version = _version.decode(data).version

@@ -12,7 +12,7 @@ from typing import Final
 
 from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.gateway.sync.workers.table import key_of
-from pdgate.scheduling.admission.others import NOBODY, Others
+from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
 
 MODEL: Final = "model"
 HANGS_NS: Final = 1_000_000_000
@@ -55,7 +55,7 @@ class SharedLine:
         told[1] = beginning
         told[2] = since or 0
 
-    def others(self) -> Others:
+    def others(self) -> OtherProcesses:
         """For one who looks whether a call may begin."""
         now = self._told[3] = monotonic_ns()
         edition = self._neighbourhood.edition()
@@ -72,4 +72,4 @@ class SharedLine:
             beginning += numbers[1]
             if numbers[2] and now - numbers[3] < HANGS_NS:
                 waiting.append(numbers[2])
-        return Others(begun, beginning, len(waiting), min(waiting, default=None))
+        return OtherProcesses(begun, beginning, len(waiting), min(waiting, default=None))

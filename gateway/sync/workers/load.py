@@ -22,7 +22,7 @@ from pdgate.gateway.sync.workers.table import key_of
 from pdgate.scheduling import policy
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 
@@ -50,8 +50,8 @@ class SharedLoad:
         self.neighbourhood = Neighbourhood(folder)
         self._endpoints = endpoints
         self._clock = clock
-        self._ours: dict[str, tuple[Endpoint, Shared]] = {}
-        self._theirs: list[tuple[Endpoint, Shared, list[memoryview]]] = []
+        self._ours: dict[str, tuple[Endpoint, SharedEndpoint]] = {}
+        self._theirs: list[tuple[Endpoint, SharedEndpoint, list[memoryview]]] = []
         self._spacing = self._next = 0.0
         self._edition = NEVER
         self.look()
@@ -107,7 +107,7 @@ class SharedLoad:
     def _share(self, instance_id: str, endpoint: Endpoint) -> None:
         row = self.neighbourhood.give(key_of(INSTANCE, instance_id))
         if row is not None:
-            shared = Shared.of(endpoint)
+            shared = SharedEndpoint.of(endpoint)
             shared.told = row
             self._ours[instance_id] = endpoint, shared
             self._edition = NEVER

@@ -21,7 +21,7 @@ from typing import Any
 
 from prometheus_client.samples import Sample
 
-from pdgate.gateway.metrics.family import Merge, Samples, Source
+from pdgate.gateway.metrics.family import SampleMerge, Samples, Source
 from pdgate.gateway.sync.workers.membership import is_locked, lock, other_paths, own_path
 
 log = logging.getLogger(__name__)
@@ -126,7 +126,9 @@ def _as_json(samples: Samples) -> dict[str, Any]:
 
 
 def _from_json(found: dict[str, Any]) -> Samples:
-    samples = Samples(found["name"], found["documentation"], found["type"], Merge(found["merge"]))
+    samples = Samples(
+        found["name"], found["documentation"], found["type"], SampleMerge(found["merge"])
+    )
     for name, labels, value in found["samples"]:
         samples.add_sample(name, labels, value)
     return samples

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from pdgate.gateway.sync.workers.folder import Folder
-from pdgate.gateway.sync.workers.table import ROWS, TABLE_BYTES, Table, View
+from pdgate.gateway.sync.workers.table import ROWS, TABLE_BYTES, Table, TableView
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class Neighbourhood:
         self.others = 0
         self._folder = Folder(folder, "table", TABLE_BYTES)
         self._table = Table(self._folder.memory)
-        self._views: dict[str, View] = {}
+        self._views: dict[str, TableView] = {}
         self._changes = self._edition = 0
         self._rows: dict[int, list[memoryview]] = {}
         self._keys: dict[str, tuple[int, ...]] = {}
@@ -33,7 +33,7 @@ class Neighbourhood:
         if others.keys() != self._views.keys():
             before = self._views
             self._views = {
-                name: before.get(name) or View(memory) for name, memory in others.items()
+                name: before.get(name) or TableView(memory) for name, memory in others.items()
             }
             self.others = len(others)
             self._match()

@@ -18,7 +18,7 @@ from typing import Final
 
 from pdgate.gateway.sync.workers.folder import Folder
 from pdgate.gateway.sync.workers.policy import LooksAround
-from pdgate.gateway.sync.workers.ring import RING_BYTES, Reader, Ring
+from pdgate.gateway.sync.workers.ring import RING_BYTES, Ring, RingReader
 from pdgate.gateway.sync.workers.table import key_of
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import Policy
@@ -43,7 +43,7 @@ class SharedPrefixes:
         self._joined = asyncio.Event()
         self._endpoints = endpoints
         self._index = index
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, RingReader] = {}
         self._keys: dict[str, int] = {}
         self._ids: dict[int, str] = {}
 
@@ -103,7 +103,7 @@ class SharedPrefixes:
             del self._readers[name]
         for name, memory in others.items():
             if name not in self._readers:
-                self._readers[name] = Reader(memory)
+                self._readers[name] = RingReader(memory)
         self.take_in()
 
     async def run(self) -> None:

@@ -75,7 +75,7 @@ class Ring:
         self._words[_HASH] = _hash(array("Q", (self._written,)))
 
 
-class Reader:
+class RingReader:
     """
     Attributes:
         lost: How often something was passed over unread.

@@ -67,7 +67,7 @@ class Table:
         self._free.append(row)
 
 
-class View:
+class TableView:
     """A reader's side."""
 
     def __init__(self, memory: memoryview) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pdgate.lab.conformance.answer import difference
-from pdgate.lab.conformance.api import Refused
+from pdgate.lab.conformance.api import ApiRefused
 from pdgate.lab.conformance.check import Broken, NotApplicable, check
 from pdgate.lab.conformance.site import Site
 from pdgate.protocols.call import CHAT, COMPLETIONS
@@ -103,7 +103,7 @@ async def PROMPT_LOGPROBS(site: Site) -> None:
     asked = site.body(site.fresh(), echo=True, logprobs=1, max_tokens=2)
     try:
         await same(site, COMPLETIONS, asked, "echo with logprobs")
-    except Refused as refused:
+    except ApiRefused as refused:
         # A protocol may have no way for them; what it must not do is to make them up.
         if refused.status != BAD_REQUEST:
             raise

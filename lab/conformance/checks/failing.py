@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from pdgate.forwarders.base import Plain
-from pdgate.lab.conformance.answer import Malformed, difference
-from pdgate.lab.conformance.api import Refused
+from pdgate.lab.conformance.answer import MalformedAnswer, difference
+from pdgate.lab.conformance.api import ApiRefused
 from pdgate.lab.conformance.check import Broken, NotApplicable, check
 from pdgate.lab.conformance.site import Made, Site
 from pdgate.protocols.call import COMPLETIONS
@@ -84,11 +84,11 @@ async def _answered(site: Site, prompt: str) -> str:
     body = site.body(prompt)
     try:
         found = await site.gateway.ask(COMPLETIONS, body)
-    except Refused as refused:
+    except ApiRefused as refused:
         if refused.status < SERVER_ERROR or not refused.error.get("message"):
             raise Broken(f"the client reads: {refused}") from None
         return str(refused)
-    except Malformed as malformed:
+    except MalformedAnswer as malformed:
         raise Broken(str(malformed)) from None
     if told := difference(found, await site.alone.ask(COMPLETIONS, body)):
         raise Broken(f"a wrong answer: {told}")

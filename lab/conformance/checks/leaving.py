@@ -6,7 +6,7 @@ from time import monotonic
 from pdgate.lab.conformance.bench import LEASE_SECONDS
 from pdgate.lab.conformance.check import Broken, NotApplicable, check
 from pdgate.lab.conformance.checks.answers import STREAM
-from pdgate.lab.conformance.metrics import BUSY, GENERATED, HELD, LEASES_ENDED, Engine
+from pdgate.lab.conformance.metrics import BUSY, GENERATED, HELD, LEASES_ENDED, EngineUnderTest
 from pdgate.lab.conformance.site import Site, until
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
@@ -87,7 +87,7 @@ async def _nothing_left(site: Site, seconds: float) -> None:
         raise Broken(f"after {seconds:.0f} s: {told}")
 
 
-async def _left(engine: Engine) -> str:
+async def _left(engine: EngineUnderTest) -> str:
     page = await engine.page()
     found = {name: page.sum(name) for name in (*BUSY, *HELD) if page.sum(name)}
     told = ", ".join(f"{name} is {number:g}" for name, number in found.items())

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx2
 
-from pdgate.lab.conformance.api import Refused
+from pdgate.lab.conformance.api import ApiRefused
 from pdgate.lab.conformance.check import Broken, check
 from pdgate.lab.conformance.site import Site
 from pdgate.protocols.call import CHAT, COMPLETIONS
@@ -59,10 +59,10 @@ async def FOREIGN_PEERS(site: Site) -> None:
             raise Broken(f"a call with {name} is {found or 'answered'}")
 
 
-async def _refusal(api: Any, path: str, body: Mapping[str, Any]) -> Refused | None:
+async def _refusal(api: Any, path: str, body: Mapping[str, Any]) -> ApiRefused | None:
     """None if it was answered."""
     try:
         await api.post(path, body)
-    except Refused as refused:
+    except ApiRefused as refused:
         return refused
     return None

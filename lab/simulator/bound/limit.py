@@ -8,8 +8,8 @@ from typing import Final
 from pdgate.lab.simulator.bound.needs import Need, Pools, needs, pools
 from pdgate.lab.simulator.bound.prices import priced
 from pdgate.lab.simulator.bound.windows import windowed
-from pdgate.lab.simulator.trace import Ask, faster
-from pdgate.lab.simulator.world import Plan
+from pdgate.lab.simulator.trace import TraceCall, faster
+from pdgate.lab.simulator.world import WorldPlan
 
 SERVED: Final = 0.99
 """Share of the calls that can be in time at all, up to which load is within capacity."""
@@ -54,7 +54,7 @@ class Bound:
         return self.in_time_lru / self.calls
 
 
-def bound(plan: Plan, asks: Sequence[Ask]) -> Bound:
+def bound(plan: WorldPlan, asks: Sequence[TraceCall]) -> Bound:
     """No run of that plan has more calls in time, with any policies, limits and outages."""
     found, of = needs(plan, asks), pools(plan)
     in_time = _most(found, of)
@@ -71,7 +71,7 @@ def _most(found: Sequence[Need], of: Pools) -> int:
     return min(len(found), floor(most + ROUNDED * (1 + most)))
 
 
-def capacity(plan: Plan, asks: Sequence[Ask]) -> float:
+def capacity(plan: WorldPlan, asks: Sequence[TraceCall]) -> float:
     """The highest speed, in times of the trace's own, at which the bound is SERVED; 0 if none is."""
     of = pools(plan)
 

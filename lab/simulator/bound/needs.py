@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
-from pdgate.lab.simulator.world import Plan
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
+from pdgate.lab.simulator.world import WorldPlan
 from pdgate.scheduling.disaggregation import Always
 
 SLACK: Final = 1e-9
@@ -33,7 +33,7 @@ SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SharedBlocks:
     """Blocks that a call shares with an earlier one.
 
     Attributes:
@@ -79,7 +79,7 @@ class Need:
 
     at: float
     first: float
-    kept: tuple[Kept, ...]
+    kept: tuple[SharedBlocks, ...]
     decode: float
     over: float
 
@@ -104,7 +104,7 @@ class Pools:
     apart: bool
 
 
-def pools(plan: Plan) -> Pools:
+def pools(plan: WorldPlan) -> Pools:
     hardware, ttft = plan.hardware, plan.targets.ttft_seconds
     everywhere = plan.prefills + plan.decodes + plan.both
     split = isinstance(plan.rule(), Always)
@@ -123,7 +123,7 @@ def pools(plan: Plan) -> Pools:
     )
 
 
-def needs(plan: Plan, asks: Sequence[Ask], *, lru: bool = False) -> list[Need]:
+def needs(plan: WorldPlan, asks: Sequence[TraceCall], *, lru: bool = False) -> list[Need]:
     """Those of calls that can be in time at all, in the order of their coming.
 
     `lru`: what is found is what one cache of all engines has, if the longest unused goes first and
@@ -144,7 +144,7 @@ def needs(plan: Plan, asks: Sequence[Ask], *, lru: bool = False) -> list[Need]:
         looked_at = (ends * ends - begins * begins) / 2
         return (ends - begins) * token_seconds + looked_at * hardware.pair_seconds
 
-    def answering(ask: Ask) -> float:
+    def answering(ask: TraceCall) -> float:
         """Without end if its tokens cannot be in time."""
         steps = ask.answer_tokens - 1
         if steps < 1:
@@ -159,7 +159,7 @@ def needs(plan: Plan, asks: Sequence[Ask], *, lru: bool = False) -> list[Need]:
 
     for ask in asks:
         first = reading(len(ask.blocks) * BLOCK_TOKENS, ask.prompt_tokens)
-        kept: list[Kept] = []
+        kept: list[SharedBlocks] = []
         has = cache.found(ask.blocks) if lru else 0
         for number, block in enumerate(ask.blocks):
             begins = number * BLOCK_TOKENS
@@ -172,9 +172,9 @@ def needs(plan: Plan, asks: Sequence[Ask], *, lru: bool = False) -> list[Need]:
                 first += seconds
             elif kept and kept[-1].since == before + window:
                 one = kept.pop()
-                kept.append(Kept(one.since, one.blocks + 1, one.seconds + seconds))
+                kept.append(SharedBlocks(one.since, one.blocks + 1, one.seconds + seconds))
             else:
-                kept.append(Kept(before + window, 1, seconds))
+                kept.append(SharedBlocks(before + window, 1, seconds))
         decode = answering(ask)
         fits = ask.prompt_tokens + ask.answer_tokens <= hardware.kv_tokens
         if decode < inf and fits and max(first, base) <= window * (1 + SLACK):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import exp, log
 from typing import Final
 
-from pdgate.lab.simulator.bound.needs import Kept, Need, Pools
+from pdgate.lab.simulator.bound.needs import Need, Pools, SharedBlocks
 
 SHRINKS: Final = 0.5
 LEAST_STEP: Final = 0.05
@@ -105,7 +105,7 @@ class _Market:
     def _decoding(self, need: Need) -> float:
         return need.decode if need.over <= self._last or not self._apart else 0.0
 
-    def _kept_seconds(self, need: Need, one: Kept) -> float:
+    def _kept_seconds(self, need: Need, one: SharedBlocks) -> float:
         """What is there when a piece begins, costs only from then on."""
         return need.at - max(one.since, self._begins)
 

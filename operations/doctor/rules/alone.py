@@ -20,10 +20,10 @@ from pdgate.operations.doctor.checks import (
     UNHEALTHY,
     UNREACHABLE,
     VERSION_UNTESTED,
-    Check,
+    DoctorCheck,
     Finding,
 )
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 from pdgate.protocols.instance import Role
 
 SKEW_SECONDS = 3.0
@@ -52,7 +52,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
         yield Finding(ANSWERS_NOTHING, (engine,), trouble)
 
 
-def _of(seen: Seen) -> Iterator[tuple[Check, str]]:
+def _of(seen: SeenEngine) -> Iterator[tuple[DoctorCheck, str]]:
     trouble = _unfit(seen)
     if trouble is not None:
         yield trouble
@@ -73,7 +73,7 @@ def _of(seen: Seen) -> Iterator[tuple[Check, str]]:
     yield from _counted(seen)
 
 
-def _unfit(seen: Seen) -> tuple[Check, str] | None:
+def _unfit(seen: SeenEngine) -> tuple[DoctorCheck, str] | None:
     url = seen.instance.url
     if seen.trouble:
         return UNREACHABLE, f"{url}: {seen.trouble}"
@@ -90,7 +90,7 @@ def _unfit(seen: Seen) -> tuple[Check, str] | None:
     return None
 
 
-def _counted(seen: Seen) -> Iterator[tuple[Check, str]]:
+def _counted(seen: SeenEngine) -> Iterator[tuple[DoctorCheck, str]]:
     count = seen.counters.get
     failed, loads = count("loads_failed", 0.0), count("loads", 0.0)
     if failed and failed >= FAILED_SHARE * (failed + loads):

@@ -18,7 +18,7 @@ from pdgate.operations.doctor.checks import (
     SIDE_CHANNEL_SHARED,
     Finding,
 )
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 from pdgate.protocols.instance import Role
 
 RANDOM: Final = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
@@ -49,7 +49,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
     yield from _crossings(examined)
 
 
-def announced(examined: Examined, prefill: Seen) -> list[tuple[str, int]]:
+def announced(examined: Examined, prefill: SeenEngine) -> list[tuple[str, int]]:
     """Where an engine says that its KV is fetched."""
     found = list(() if prefill.bootstrap is None else prefill.bootstrap.workers)
     kept = examined.probes.kept.get(prefill.id)
@@ -63,12 +63,12 @@ def _keeps(examined: Examined, engine: str) -> bool:
     return turned is not None and turned.params is not None
 
 
-def _bootstrap(prefill: Seen) -> Iterator[Finding]:
+def _bootstrap(prefill: SeenEngine) -> Iterator[Finding]:
     if prefill.bootstrap is not None and prefill.bootstrap.trouble:
         yield Finding(BOOTSTRAP_SILENT, (prefill.id,), prefill.bootstrap.trouble)
 
 
-def _kept(examined: Examined, prefill: Seen, *, explained: bool) -> Iterator[Finding]:
+def _kept(examined: Examined, prefill: SeenEngine, *, explained: bool) -> Iterator[Finding]:
     """`explained`: the two are crossed, which says it better."""
     kept = examined.probes.kept.get(prefill.id)
     if kept is not None and not kept.params and not explained:
@@ -76,7 +76,7 @@ def _kept(examined: Examined, prefill: Seen, *, explained: bool) -> Iterator[Fin
         yield Finding(KEEPS_NO_KV, (prefill.id,), found)
 
 
-def _engine_id(examined: Examined, prefill: Seen) -> Iterator[Finding]:
+def _engine_id(examined: Examined, prefill: SeenEngine) -> Iterator[Finding]:
     engine_id = examined.engine_id(prefill)
     if not engine_id:
         return

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pdgate.operations.doctor.checks import (
     BLOCK_SIZE_DIFFERS,
     CHAT_TEMPLATE_DIFFERS,
+    ENCODERS_APART,
     HASH_SEED_DIFFERS,
     KV_DTYPE_DIFFERS,
     LEASE_DIFFERS,
@@ -15,17 +16,17 @@ from pdgate.operations.doctor.checks import (
     ROLES_CROSSED,
     TOKENS_DIFFER,
     VERSIONS_DIFFER,
-    Check,
+    DoctorCheck,
     Finding,
 )
-from pdgate.operations.doctor.seen import Examined, Seen
+from pdgate.operations.doctor.seen import Examined, SeenEngine
 from pdgate.protocols.dialects import nixl
 from pdgate.protocols.instance import Role
 
 OTHER = {Role.PREFILL: Role.DECODE, Role.DECODE: Role.PREFILL}
 NIXL = "vllm-nixl"
 
-Tells = Callable[[Seen], object]
+Tells = Callable[[SeenEngine], object]
 """Something of an engine; None or empty if it does not tell."""
 
 
@@ -35,6 +36,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
     yield from _differences(examined)
     yield from _crossed(examined)
     yield from _leases(examined)
+    yield from _encoders(examined)
 
 
 def _alone(examined: Examined) -> Iterator[Finding]:
@@ -79,11 +81,11 @@ def _differences(examined: Examined) -> Iterator[Finding]:
             yield Finding(HASH_SEED_DIFFERS, (prefill.id, decode.id), found)
 
 
-def _version(seen: Seen) -> str:
+def _version(seen: SeenEngine) -> str:
     return f"{seen.kind} {seen.version}" if seen.kind and seen.version else ""
 
 
-_TOLD: dict[Check, Tells] = {
+_TOLD: dict[DoctorCheck, Tells] = {
     BLOCK_SIZE_DIFFERS: lambda seen: seen.block_tokens,
     # "auto" is the type of the weights, which engines of one model have in common.
     KV_DTYPE_DIFFERS: lambda seen: seen.kv_dtype,
@@ -91,7 +93,7 @@ _TOLD: dict[Check, Tells] = {
 }
 
 
-def _cards(prefill: Seen, decode: Seen) -> Iterator[Finding]:
+def _cards(prefill: SeenEngine, decode: SeenEngine) -> Iterator[Finding]:
     both = (prefill.id, decode.id)
     for model in sorted(prefill.models & decode.models):
         one, other = prefill.cards[model], decode.cards[model]
@@ -103,7 +105,7 @@ def _cards(prefill: Seen, decode: Seen) -> Iterator[Finding]:
             yield Finding(MAX_MODEL_LEN_DIFFERS, both, found)
 
 
-def _tokens(prefill: Seen, decode: Seen) -> Iterator[Finding]:
+def _tokens(prefill: SeenEngine, decode: SeenEngine) -> Iterator[Finding]:
     both = (prefill.id, decode.id)
     if prefill.models != decode.models:
         # They were asked in the name of their first model.
@@ -146,3 +148,17 @@ def _leases(examined: Examined) -> Iterator[Finding]:
         if seen.instance.protocol == NIXL and told is not None and told < believed:
             found = f"{seen.id} keeps KV for {told:g} s, the gateway believes {believed:g} s"
             yield Finding(LEASE_DIFFERS, (seen.id,), found)
+
+
+def _encoders(examined: Examined) -> Iterator[Finding]:
+    if not any(seen.instance.role is Role.ENCODE for seen in examined.fleet):
+        return
+    for seen in examined.well:
+        role, has = seen.instance.role, seen.connector.embeddings
+        # An engine that shows no configuration shows none of this either.
+        if role is Role.DECODE or not (has or seen.connector.name):
+            continue
+        wanted = "ec_producer" if role is Role.ENCODE else "ec_consumer"
+        if has not in (wanted, "ec_both"):
+            found = f"{seen.id} is to serve {role}, and has ec_role {has or 'none'}"
+            yield Finding(ENCODERS_APART, (seen.id,), found)

@@ -13,7 +13,7 @@ import pytest
 from pdgate.cluster.directory import Joined, Left, Listed, Lost, Resumed
 from pdgate.cluster.etcd import directory as etcd_directory
 from pdgate.cluster.etcd import wire
-from pdgate.cluster.etcd.access import Access
+from pdgate.cluster.etcd.access import EtcdAccess
 from pdgate.cluster.etcd.directory import Etcd
 from pdgate.cluster.etcd.http import EtcdHttp
 from pdgate.cluster.keeping import RENEWALS
@@ -97,7 +97,7 @@ async def test_a_store_that_starts_anew_and_has_caught_up_is_read_anew(
     """By its name and numbers it is the same one; only its contents tell."""
     read, has_caught_up = EtcdHttp.entries, asyncio.Event()
 
-    async def read_later(http: EtcdHttp, *what: Any) -> wire.Contents:
+    async def read_later(http: EtcdHttp, *what: Any) -> wire.EtcdContents:
         await has_caught_up.wait()
         return await read(http, *what)
 
@@ -231,7 +231,7 @@ async def test_an_engine_that_dies_is_gone_when_its_lease_ends(etcd: EtcdServer)
 
 
 async def _dies(etcd: EtcdServer) -> None:
-    async with EtcdHttp(Access(etcd.endpoints)) as http:
+    async with EtcdHttp(EtcdAccess(etcd.endpoints)) as http:
         await http.put(P.key, P.value(), await http.grant(1))
         await asyncio.Event().wait()
 

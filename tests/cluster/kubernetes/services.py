@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pdgate.cluster.kubernetes.access import Access
+from pdgate.cluster.kubernetes.access import KubernetesAccess
 from pdgate.cluster.kubernetes.follow import Timing
 from pdgate.cluster.member import DRAINING, Member
 from tests.support.kubernetes import ApiServer
@@ -11,8 +11,8 @@ from tests.support.kubernetes_objects import endpoint_slice, pod
 QUICK = Timing(beat_seconds=0.2, request_seconds=10.0, first_wait_seconds=0.01)
 
 
-def access(server: ApiServer, **more: Any) -> Access:
-    return Access(server.url, server.namespace, **more)
+def access(server: ApiServer, **more: Any) -> KubernetesAccess:
+    return KubernetesAccess(server.url, server.namespace, **more)
 
 
 def labels(member: Member) -> dict[str, str]:

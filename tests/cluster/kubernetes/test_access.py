@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.cluster.kubernetes.access import Access, checked, in_pod
+from pdgate.cluster.kubernetes.access import KubernetesAccess, checked, in_pod
 from tests.support.certificates import Authority
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.first.signature"
@@ -65,20 +65,20 @@ def test_a_token_is_read_again_and_again(account: Path) -> None:
 @pytest.mark.parametrize("url", ["10.0.0.1:6443", "ftp://10.0.0.1:6443", "https://10.0.0.1:6443/x"])
 def test_the_api_is_at_a_url_without_a_path(url: str) -> None:
     with pytest.raises(ValueError, match="not a URL"):
-        checked(Access(url, "llm"))
+        checked(KubernetesAccess(url, "llm"))
 
 
 def test_a_token_is_not_sent_in_the_clear(account: Path) -> None:
     token = str(account / "token")
 
     with pytest.raises(ValueError, match="by https only"):
-        checked(Access("http://10.0.0.1:8001", "llm", token_file=token))
-    assert checked(Access("http://127.0.0.1:8001", "llm", token_file=token))
+        checked(KubernetesAccess("http://10.0.0.1:8001", "llm", token_file=token))
+    assert checked(KubernetesAccess("http://127.0.0.1:8001", "llm", token_file=token))
 
 
 def test_a_namespace_must_be_said() -> None:
     with pytest.raises(ValueError, match="namespace"):
-        checked(Access("https://10.0.0.1:6443", ""))
+        checked(KubernetesAccess("https://10.0.0.1:6443", ""))
 
 
 def test_a_file_that_cannot_be_used_is_named(account: Path) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pdgate.cluster.directory import Joined, Left, Listed, Refused
-from pdgate.cluster.kubernetes.fleet import Fleet
+from pdgate.cluster.kubernetes.fleet import SliceFleet
 from pdgate.cluster.kubernetes.slices import UNREADY, Slice, SliceEndpoint
 from pdgate.cluster.member import Member
 from pdgate.protocols.instance import Role
@@ -17,14 +17,14 @@ def of(name: str, *members: Member, family: str = V4) -> Slice:
     return Slice(name, tuple(SliceEndpoint(each, each.epoch, family) for each in members))
 
 
-def told(*slices: Slice) -> Fleet:
-    fleet = Fleet()
+def told(*slices: Slice) -> SliceFleet:
+    fleet = SliceFleet()
     fleet.list(slices)
     return fleet
 
 
 def test_all_slices_are_one_list() -> None:
-    assert Fleet().list([of("a", P), of("b", D)]) == Listed({P.key: P, D.key: D})
+    assert SliceFleet().list([of("a", P), of("b", D)]) == Listed({P.key: P, D.key: D})
 
 
 def test_only_what_changed_in_a_slice_is_told() -> None:
@@ -51,15 +51,15 @@ def test_who_moves_from_a_slice_to_another_was_never_away() -> None:
 def test_who_is_ready_in_one_of_two_slices_is_ready() -> None:
     unready = replace(P, state=UNREADY)
 
-    assert Fleet().list([of("a", P), of("b", unready)]).members == {P.key: P}
-    assert Fleet().list([of("b", unready), of("a", P)]).members == {P.key: P}
+    assert SliceFleet().list([of("a", P), of("b", unready)]).members == {P.key: P}
+    assert SliceFleet().list([of("b", unready), of("a", P)]).members == {P.key: P}
 
 
 def test_of_two_pods_at_one_address_the_one_that_is_ready_counts() -> None:
     """The address of a pod that ended has been given to another."""
     old, new = replace(P, state="draining"), replace(P, epoch="two")
 
-    assert Fleet().list([of("a", new), of("b", old)]).members == {P.key: new}
+    assert SliceFleet().list([of("a", new), of("b", old)]).members == {P.key: new}
 
 
 def test_of_two_roles_at_one_address_the_one_written_last_counts() -> None:
@@ -81,26 +81,26 @@ def test_where_the_last_role_goes_the_one_before_is_back() -> None:
 def test_a_pod_with_addresses_of_two_families_is_one_engine() -> None:
     six = replace(P, host="fd00::1")
 
-    assert Fleet().list([of("six", six, family=V6), of("four", P)]).members == {P.key: P}
+    assert SliceFleet().list([of("six", six, family=V6), of("four", P)]).members == {P.key: P}
 
 
 def test_a_pod_that_has_only_an_ipv6_address_is_there() -> None:
     six = replace(P, host="fd00::1")
 
-    assert Fleet().list([of("six", six, family=V6)]).members == {six.key: six}
+    assert SliceFleet().list([of("six", six, family=V6)]).members == {six.key: six}
 
 
 def test_two_engines_of_a_pod_are_two() -> None:
     other = replace(P, port=8101)
 
-    assert set(Fleet().list([of("a", P), of("b", other)]).members) == {P.key, other.key}
+    assert set(SliceFleet().list([of("a", P), of("b", other)]).members) == {P.key, other.key}
 
 
 def test_addresses_of_two_families_that_name_no_pod_are_two_engines() -> None:
     """Nobody knows whether they are the same one."""
     four, six = replace(P, epoch=""), replace(P, host="fd00::1", epoch="")
 
-    assert len(Fleet().list([of("a", four), of("b", six, family=V6)]).members) == 2
+    assert len(SliceFleet().list([of("a", four), of("b", six, family=V6)]).members) == 2
 
 
 def test_a_slice_that_cannot_be_used_is_told_once() -> None:

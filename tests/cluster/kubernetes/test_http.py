@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.cluster.directory import Left, Listed, Lost
-from pdgate.cluster.kubernetes.access import Access
+from pdgate.cluster.kubernetes.access import KubernetesAccess
 from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.kubernetes.http import KubernetesHttp
 from pdgate.cluster.kubernetes.wire import KubernetesError
@@ -94,7 +94,7 @@ async def test_the_server_must_be_the_right_one(tmp_path: Path) -> None:
 
 async def test_certificates_that_are_gone_are_a_loss_and_no_failure(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "ca.crt")
-    cluster = Access("https://127.0.0.1:1", "llm", ca_file=nowhere)
+    cluster = KubernetesAccess("https://127.0.0.1:1", "llm", ca_file=nowhere)
     async with following(Kubernetes(cluster, QUICK)) as told:
         lost = await told.first(Lost)
 

@@ -7,10 +7,10 @@ import pytest
 from pdgate.cluster.kubernetes import wire
 from pdgate.cluster.kubernetes.wire import (
     Bookmark,
-    Contents,
     Deleted,
-    Interrupted,
+    KubernetesContents,
     KubernetesError,
+    WatchInterrupted,
     Written,
 )
 
@@ -20,7 +20,7 @@ SLICE = {"metadata": {"name": "d-1", "resourceVersion": "43"}, "addressType": "I
 def test_a_list_is_of_a_version() -> None:
     body = {"kind": "EndpointSliceList", "metadata": {"resourceVersion": "57"}, "items": [SLICE]}
 
-    assert wire.contents(json.dumps(body).encode()) == Contents((SLICE,), "57")
+    assert wire.contents(json.dumps(body).encode()) == KubernetesContents((SLICE,), "57")
 
 
 def test_slices_are_in_the_order_of_their_writing() -> None:
@@ -35,7 +35,7 @@ def test_versions_need_not_be_numbers() -> None:
     odd = {"metadata": {"name": "a", "resourceVersion": "v-9"}}
     body = {"metadata": {"resourceVersion": "v-10"}, "items": [odd]}
 
-    assert wire.contents(json.dumps(body).encode()) == Contents((odd,), "v-10")
+    assert wire.contents(json.dumps(body).encode()) == KubernetesContents((odd,), "v-10")
 
 
 def test_what_is_no_object_is_left_for_the_reader_of_slices_to_refuse() -> None:
@@ -92,7 +92,7 @@ def test_a_version_that_is_forgotten_interrupts_the_watch() -> None:
         b'"reason":"Expired","code":410}}'
     )
 
-    with pytest.raises(Interrupted, match=r"410 too old resource version"):
+    with pytest.raises(WatchInterrupted, match=r"410 too old resource version"):
         wire.line(line)
 
 
@@ -112,7 +112,7 @@ def test_a_version_that_is_forgotten_interrupts_the_watch() -> None:
     ],
 )
 def test_an_event_that_cannot_be_read_interrupts_the_watch(line: bytes) -> None:
-    with pytest.raises(Interrupted):
+    with pytest.raises(WatchInterrupted):
         wire.line(line)
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from pdgate.cluster.queue.contract import Depth, QueueAway
 from pdgate.cluster.queue.memory import MemoryQueue
 from pdgate.cluster.queue.settings import QueueSettings
-from pdgate.cluster.queue.watch import Watch
+from pdgate.cluster.queue.watch import QueueWatch
 from tests.cluster.queue.items import PATIENCE_SECONDS, item
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,7 @@ class Fickle(MemoryQueue):
 
 def test_a_bug_costs_an_answer_and_not_the_watch() -> None:
     queue = Fickle()
-    with closing(Watch(queue, OFTEN)) as watch:
+    with closing(QueueWatch(queue, OFTEN)) as watch:
         queue.was_asked_again()
         queue.broken = True
         queue.was_asked_again()
@@ -52,7 +52,7 @@ def test_a_bug_costs_an_answer_and_not_the_watch() -> None:
 def test_the_depth_is_followed_through_an_outage() -> None:
     queue = Fickle()
     queue.put(item("x"))
-    with closing(Watch(queue, OFTEN)) as watch:
+    with closing(QueueWatch(queue, OFTEN)) as watch:
         queue.was_asked_again()
         assert watch.depth is not None
         assert (watch.depth.waiting, watch.away_seconds) == (1, 0.0)

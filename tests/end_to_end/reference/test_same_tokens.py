@@ -4,12 +4,14 @@ Token for token, by chat and completions, streamed and not, with the KV really m
 decode engine computes no more than the last token of a prompt.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
+from pdgate.protocols.sse import Splitter, payload
+from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Gateway, Pair, Route, client
 from tests.support.kv_backends import require
 
 WHOLE = pytest.mark.matrix
@@ -168,3 +170,53 @@ def test_the_gateways_record_says_that_the_kv_was_handed_over(gateway: Gateway) 
         "handed_over",
         "ok",
     )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("mode", ["batch", "staged"])
+def test_a_long_chat_is_tokenised_once_and_exactly(
+    fleet: Fleet, single: Engine, mode: str, stream: bool
+) -> None:
+    """Decode reads the ids that prefill answered: those that it would have made itself."""
+    pair = fleet.pair("vllm-nixl", "shm")
+    asked: dict[str, Any] = {
+        "model": "pdgate-tiny",
+        "messages": [
+            {"role": "system", "content": "Größe: 3,5 [{"},
+            {"role": "user", "content": [{"type": "text", "text": f"{mode} {stream} " * 20}]},
+        ],
+        # Only this makes it long.
+        "metadata": {"padding": "x" * 20_000},
+        "temperature": 0,
+        "max_tokens": TOKENS,
+        "return_token_ids": True,
+        "stream": stream,
+    }
+    before = counts(pair.decode)
+    with fleet.gateway(pair, Route("vllm-nixl", mode)) as gateway:
+        through = HTTP.post(f"{gateway.url}/v1/chat/completions", json=asked)
+    alone = HTTP.post(f"{single.url}/v1/chat/completions", json=asked)
+    own = HTTP.post(f"{pair.decode.url}/tokenize", json={"messages": asked["messages"]}).json()
+
+    assert (through.status_code, alone.status_code) == (200, 200), through.text
+    if stream:
+        said, expected = (
+            [
+                json.loads(data)
+                for event in Splitter().feed(answer.content)
+                if (data := payload(event)) not in (None, b"[DONE]")
+            ]
+            for answer in (through, alone)
+        )
+        assert said[0]["prompt_token_ids"] == own["tokens"]
+        assert [ids_of(one) for one in said] == [ids_of(one) for one in expected]
+    else:
+        assert through.json()["prompt_token_ids"] == own["tokens"]
+        assert through.json()["choices"] == alone.json()["choices"]
+    found = counts(pair.decode).since(before)
+    assert found.moved > 0
+    assert found.computed <= 1
+
+
+def ids_of(event: dict[str, Any]) -> Any:
+    return [(one["delta"], one.get("token_ids")) for one in event["choices"]]

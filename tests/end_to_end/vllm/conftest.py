@@ -38,18 +38,23 @@ NOISE = re.compile(r"Route: |\"GET /|leaked |nanobind|resource_tracker")
 
 
 @pytest.fixture(scope="session")
-def fleet() -> Fleet:
+def fleet() -> Iterator[Fleet]:
     """Where run.sh says."""
-    venv, model, logs = (os.environ[f"PDGATE_VLLM_{what}"] for what in ("VENV", "MODEL", "LOGS"))
-    return Fleet(Path(venv), Path(model), Path(logs))
+    venv, model, logs = (Path(os.environ[f"PDGATE_VLLM_{it}"]) for it in ("VENV", "MODEL", "LOGS"))
+    # Each of the processes that run tests has engines of its own.
+    logs /= os.environ.get("PYTEST_XDIST_WORKER", "")
+    logs.mkdir(exist_ok=True)
+    with engines.fleet_of(venv, model, logs) as fleet:
+        yield fleet
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """After a failure, the end of what each process said; all of it stays where run.sh says."""
     if not terminalreporter.stats.keys() & {"failed", "error"}:
         return
-    for log in sorted(Path(os.environ["PDGATE_VLLM_LOGS"]).glob("*.log")):
-        terminalreporter.section(log.name)
+    folder = Path(os.environ["PDGATE_VLLM_LOGS"])
+    for log in sorted(folder.rglob("*.log")):
+        terminalreporter.section(str(log.relative_to(folder)))
         lines = log.read_text(errors="replace").splitlines()
         said = [line for line in lines if not NOISE.search(line)]
         terminalreporter.write_line("\n".join(said[-TAIL_LINES:]))

@@ -10,8 +10,8 @@ are not obvious have their reason beside them.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import files
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, Final
 import redis
 
 import pdgate
+from tests.end_to_end.vllm.forks import PreloadedVllm, preloaded
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import Child, child
 
@@ -28,7 +29,7 @@ BLOCK: Final = 32
 """Tokens in a KV block; vLLM's CPU attention wants a multiple of 32."""
 
 START_SECONDS: Final = 900
-"""Of CPU time one takes 15; on two cores with a load of 15 three of them took 190. An end is noticed."""
+"""Of CPU time one takes 5, and by bin/vllm 20; on two cores with a load of 15 three of these took 190. An end is noticed."""
 LEASE_SECONDS: Final = 8.0
 SHIM: Final = Path(__file__).parent / "shim"
 
@@ -48,6 +49,8 @@ FLAGS: Final[Sequence[str]] = (
     *("--max-model-len", "2048"),
     *("--max-num-batched-tokens", "2048"),
     *("--max-num-seqs", "16"),
+    # Calls of token ids.
+    "--enable-scale-out",
     *("--block-size", str(BLOCK)),
     # Few, so that a block that is never given back shows in the share that is in use.
     *("--num-gpu-blocks-override", "256"),
@@ -73,29 +76,25 @@ ENV: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Where vLLM is installed, what it serves, and where it writes its logs."""
+    """Where vLLM is installed, what it serves, and where it writes its logs.
+
+    Attributes:
+        preloaded: Has imported vLLM, so that an engine starts in seconds.
+    """
 
     venv: Path
     model: Path
     logs: Path
+    preloaded: PreloadedVllm
 
-    @property
-    def python_path(self) -> str:
-        """The shim, pdgate and Redis' client as these tests import them, and no other packages.
-
-        Its metadata is there because backends are found by entry point.
-        """
-        site = self.logs / "site"
-        if not site.exists():
-            site.mkdir()
-            (site / "pdgate").symlink_to(Path(pdgate.__file__).parent)
-            # vLLM brings no client of the prefill queue along.
-            (site / "redis").symlink_to(Path(redis.__file__).parent)
-            for file in files("pdgate") or ():
-                if file.name == "entry_points.txt":
-                    metadata = Path(str(file.locate())).parent
-                    (site / metadata.name).symlink_to(metadata)
-        return f"{SHIM}:{site}"
+    @staticmethod
+    def env(venv: Path, logs: Path) -> Mapping[str, str]:
+        """Of each instance."""
+        return {
+            **ENV,
+            "PYTHONPATH": python_path(logs),
+            "LD_LIBRARY_PATH": f"{venv}/lib/borrowed",
+        }
 
     def start(
         self,
@@ -104,17 +103,45 @@ class Fleet:
         port: int,
         flags: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        *,
+        by_command: bool = False,
     ) -> Child:
-        """Starts an instance, and does not wait for it."""
-        vllm = f"{self.venv}/bin/vllm"
-        command = [vllm, "serve", str(self.model), "--port", str(port), *FLAGS, *flags]
-        paths = {
-            "PYTHONPATH": self.python_path,
-            "LD_LIBRARY_PATH": f"{self.venv}/lib/borrowed",
-        }
-        added = {**ENV, **paths, **(env or {})}
-        log = self.logs / f"{name}.log"
-        return stack.enter_context(child(command, env=added, log=log, name=f"vLLM {name}"))
+        """Starts an instance, and does not wait for it.
+
+        Args:
+            by_command: As an operator starts it, by bin/vllm, which imports all that there is.
+        """
+        words = [str(self.model), "--port", str(port), *FLAGS, *flags]
+        log, name = self.logs / f"{name}.log", f"vLLM {name}"
+        if not by_command:
+            return stack.enter_context(self.preloaded.serve(words, env or {}, log, name))
+        added = {**self.env(self.venv, self.logs), **(env or {})}
+        command = [f"{self.venv}/bin/vllm", "serve", *words]
+        return stack.enter_context(child(command, env=added, log=log, name=name))
+
+
+@contextmanager
+def fleet_of(venv: Path, model: Path, logs: Path) -> Iterator[Fleet]:
+    with preloaded(venv / "bin/python", Fleet.env(venv, logs), logs) as process:
+        yield Fleet(venv, model, logs, process)
+
+
+def python_path(logs: Path) -> str:
+    """The shim, pdgate and Redis' client as these tests import them, and no other packages.
+
+    Its metadata is there because backends are found by entry point.
+    """
+    site = logs / "site"
+    if not site.exists():
+        site.mkdir()
+        (site / "pdgate").symlink_to(Path(pdgate.__file__).parent)
+        # vLLM brings no client of the prefill queue along.
+        (site / "redis").symlink_to(Path(redis.__file__).parent)
+        for file in files("pdgate") or ():
+            if file.name == "entry_points.txt":
+                metadata = Path(str(file.locate())).parent
+                (site / metadata.name).symlink_to(metadata)
+    return f"{SHIM}:{site}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +252,7 @@ class Pair:
         self._prefill_port, self._decode_port = free_port(), free_port()
         self._prefill_kv, self._decode_kv = free_port(), free_port()
         self._lives = 0
-        # Both at once: starting takes half a minute, most of it imports.
+        # Both at once.
         starting = self._start_prefill()
         decode = self._start(stack, "d", "kv_consumer", self._decode_port, self._decode_kv)
         self.prefill = ready(starting, self._prefill_port)
@@ -255,7 +282,10 @@ class Pair:
     def _start(self, stack: ExitStack, name: str, role: str, port: int, kv_port: int) -> Child:
         transfer = self.transfer
         flags, env = transfer.flags(role, port, kv_port), transfer.env(kv_port)
-        return self._fleet.start(stack, f"{transfer.name}-{name}", port, flags, env)
+        # One pair shows that nothing hangs on how the others are started, nor its second P.
+        by_command = transfer is PDGATE_TCP and self._lives == 1
+        name = f"{transfer.name}-{name}"
+        return self._fleet.start(stack, name, port, flags, env, by_command=by_command)
 
 
 def start_single(fleet: Fleet, stack: ExitStack) -> tuple[Child, int]:

@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any, Final
 
 from tests.end_to_end.vllm.asking import ASK_SECONDS, GREEDY, client, complete, prompt
-from tests.end_to_end.vllm.engines import Engine, Fleet, pdgate_over, ready
+from tests.end_to_end.vllm.engines import Engine, Fleet, fleet_of, pdgate_over, ready
 from tests.end_to_end.vllm.metrics import Counted, metric, settles
 from tests.support.ports import LOOPBACK, free_port
 
@@ -144,10 +144,11 @@ def measure(trio: Trio, backend: str) -> None:
 
 
 def main() -> None:
-    venv, model, logs = (os.environ[f"PDGATE_VLLM_{what}"] for what in ("VENV", "MODEL", "LOGS"))
+    venv, model, logs = (Path(os.environ[f"PDGATE_VLLM_{it}"]) for it in ("VENV", "MODEL", "LOGS"))
     for backend in sys.argv[1:] or BACKENDS:
         with ExitStack() as stack:
-            measure(Trio(Fleet(Path(venv), Path(model), Path(logs)), backend, stack), backend)
+            fleet = stack.enter_context(fleet_of(venv, model, logs))
+            measure(Trio(fleet, backend, stack), backend)
 
 
 if __name__ == "__main__":

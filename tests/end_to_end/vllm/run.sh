@@ -6,8 +6,10 @@
 #   PDGATE_CACHE    where vLLM is kept between runs, about 4 GB          (default: ~/.cache/pdgate)
 #   CI=true         what cannot be tested is a failure, not a skip
 #
-# Everything runs in a network namespace that has nothing but loopback, because Mooncake listens
-# on every interface. That takes root, or a kernel that lets users have namespaces.
+# Everything runs in network namespaces that have nothing but loopback, because Mooncake listens
+# on every interface. That takes root, or a kernel that lets users have namespaces. A process for each core (four at most) takes
+# the tests of one fleet of engines after those of another from a queue (tests/file_queue.py): what one waits for
+# (a lease to end, a frozen engine to be given up) is the other's time to start engines.
 set -euo pipefail
 
 here=$(dirname "$(realpath "$0")")
@@ -58,4 +60,6 @@ else
     run=(env)
 fi
 
-exec "${run[@]}" "$python" -m pytest -p no:cacheprovider "${@:-$here}"
+cores=$(nproc)
+export PDGATE_TEST_PROCESSES=${PDGATE_TEST_PROCESSES:-$((cores < 4 ? cores : 4))}
+exec "${run[@]}" bash tools/parallel_tests.sh "$python" -p no:cacheprovider --durations 15 "${@:-$here}"

@@ -1,11 +1,15 @@
 """Prefill on one engine and decode on another give the answer of one engine, token for token."""
 
+from typing import Any
+
+import httpx2
 import pytest
 
-from tests.end_to_end.vllm.asking import GREEDY, chat, client, complete, prompt
+from pdgate.protocols.dialects.nixl import ASK
+from tests.end_to_end.vllm.asking import ASK_SECONDS, GREEDY, chat, client, complete, prompt
 from tests.end_to_end.vllm.by_hand import decode, prefill
 from tests.end_to_end.vllm.crossing import crossed
-from tests.end_to_end.vllm.engines import BLOCK, Engine, Pair
+from tests.end_to_end.vllm.engines import BLOCK, NIXL, Engine, Pair
 from tests.end_to_end.vllm.gateway import Gateway
 from tests.end_to_end.vllm.metrics import Prompts
 
@@ -51,6 +55,52 @@ def test_a_chat_answer_equals_that_of_one_engine(
 
     assert said.answer == expected.answer
     crossed(said, before, pair, gateway, shared_tokens=BLOCK)
+
+
+@streamed_or_not
+def test_a_long_chat_is_tokenised_once(
+    stream: bool, alone: Engine, pair: Pair, gateway: Gateway
+) -> None:
+    """NIXL's decode takes the ids that prefill answered; the others' are told as before."""
+    asked = f"once {pair.transfer.name}, {gateway.mode}, {stream}: Größe 3,5? " * 4
+    # Only this makes it long.
+    padding = {**GREEDY["extra_body"], "metadata": {"padding": "x" * 20_000}}
+    before = Prompts.of(pair.decode)
+
+    with client(gateway.url) as ours, client(alone.url) as reference:
+        said = chat(ours, asked, stream=stream, extra_body=padding)
+        expected = chat(reference, asked)
+
+    assert said.answer == expected.answer
+    crossed(said, before, pair, gateway, shared_tokens=BLOCK)
+
+
+def test_decode_reads_the_ids_that_prefill_answered(alone: Engine, pair: Pair) -> None:
+    """And not its messages, which are others here: so what the gateway hands on is of use."""
+    if pair.transfer is not NIXL:
+        pytest.skip("the frontend is the same with every connector")
+    theirs = [
+        {"role": "user", "content": "the prompt that prefill has read, of several blocks " * 4}
+    ]
+    read = ask_chat(pair.prefill, theirs, kv_transfer_params={**ASK}, max_tokens=1)
+    params = {**read["kv_transfer_params"], "prompt_token_ids": read["prompt_token_ids"]}
+
+    said = ask_chat(
+        pair.decode, [{"role": "user", "content": "another"}], kv_transfer_params=params
+    )
+
+    expected = ask_chat(alone, theirs)
+    assert said["prompt_token_ids"] == read["prompt_token_ids"] == expected["prompt_token_ids"]
+    assert said["choices"][0]["token_ids"] == expected["choices"][0]["token_ids"]
+
+
+def ask_chat(engine: Engine, messages: Any, **more: Any) -> dict[str, Any]:
+    asked = {**GREEDY, **GREEDY["extra_body"], "messages": messages, **more}
+    del asked["extra_body"]
+    answer = httpx2.post(f"{engine.url}/v1/chat/completions", json=asked, timeout=ASK_SECONDS)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def test_with_the_kv_of_another_prompt_the_answer_is_another(alone: Engine, pair: Pair) -> None:

@@ -35,11 +35,12 @@ def test_a_client_that_leaves_in_the_middle_of_a_stream_frees_both_sides(
 def test_what_decode_rejects_leaves_no_blocks_held(
     stream: bool, pair: Pair, gateway: Gateway
 ) -> None:
-    """P sees max_tokens 1 and reads the prompt; only D finds the limit too high."""
+    """P sees max_tokens 1 and no min_tokens, and reads the prompt; only D finds that they contradict."""
     asked = prompt(100, f"rejected {pair.transfer.name} {gateway.mode} {stream}")
 
+    more = {"max_tokens": 4, "extra_body": {"min_tokens": 8}}
     with client(gateway.url) as ours, pytest.raises(Exception, match="400") as refusal:
-        ours.completions.create(**{**GREEDY, "max_tokens": 1_000_000}, prompt=asked, stream=stream)
+        ours.completions.create(**{**GREEDY, **more}, prompt=asked, stream=stream)
 
-    assert "max" in str(refusal.value)
+    assert "min_tokens" in str(refusal.value)
     assert settles(lambda: held_share(pair.prefill) == 0)

@@ -145,7 +145,7 @@ def test_a_client_that_leaves_while_prefill_hangs_frees_decode(ours: Pair) -> No
 def test_prefill_killed_in_the_middle_fails_one_call_and_can_come_back(
     alone: Engine, ours: Pair
 ) -> None:
-    """Last, because it takes half a minute to start another. Frozen first, so that the call waits."""
+    """Last, because it takes another to go on. Frozen first, so that the call waits."""
     asked = prompt(300, f"{ours.transfer.name} killed")
     ours.prefill.process.signal(SIGSTOP)
 

@@ -9,7 +9,8 @@ import httpx2
 import pytest
 
 from pdgate.engine.api import app
-from pdgate.engine.api.service import Service
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.output_queue import OutputQueue
@@ -33,12 +34,12 @@ async def serve(
     where = layout(blocks=256)
     memory = memoryview(bytearray(where.total_bytes))
     output_queue = OutputQueue(asyncio.get_running_loop())
-    core = EngineCore(tiny(), where, [memory], output_queue.deliver, faults=faults)
+    core = EngineCore(tiny(), where, KvMemory(where, [memory]), output_queue.deliver, faults=faults)
     connector = None
     if meeting is not None:
         core.connect(connector := FakeConnector(core, memory, meeting))
     metrics = EngineMetrics(core, connector, "tiny")
-    service = Service(
+    service = EngineService(
         core,
         output_queue,
         metrics,

@@ -4,10 +4,10 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.engine.api import errors
 from pdgate.engine.api.roles import PATH, routes
-from pdgate.engine.roles import Roles
+from pdgate.engine.roles import EngineRoles
 from pdgate.protocols.instance import Role
 from tests.cluster.watching import P
 
@@ -15,7 +15,7 @@ TOKEN = "a-token-of-the-tests"
 KNOWS = {"authorization": f"Bearer {TOKEN}"}
 
 
-def client(roles: Roles) -> httpx2.AsyncClient:
+def client(roles: EngineRoles) -> httpx2.AsyncClient:
     app = FastAPI()
     errors.install(app)
     app.include_router(routes(roles, TOKEN))
@@ -23,8 +23,8 @@ def client(roles: Roles) -> httpx2.AsyncClient:
 
 
 async def test_the_role_is_read_and_changed() -> None:
-    roles = Roles(Role.PREFILL)
-    async with client(roles) as http, Memory().announce(P) as listing:
+    roles = EngineRoles(Role.PREFILL)
+    async with client(roles) as http, MemoryDirectory().announce(P) as listing:
         roles.announced(listing, P)
         assert (await http.get(PATH, headers=KNOWS)).json() == {"role": "prefill"}
 
@@ -36,7 +36,7 @@ async def test_the_role_is_read_and_changed() -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer another"}])
 async def test_callers_cannot_change_it(headers: dict[str, str]) -> None:
-    roles = Roles(Role.PREFILL)
+    roles = EngineRoles(Role.PREFILL)
     async with client(roles) as http:
         refused = await http.post(PATH, headers=headers, json={"role": "decode"})
 
@@ -44,7 +44,7 @@ async def test_callers_cannot_change_it(headers: dict[str, str]) -> None:
 
 
 async def test_what_cannot_change_is_a_conflict_with_a_name() -> None:
-    async with client(Roles(Role.PREFILL, "it is fixed")) as http:
+    async with client(EngineRoles(Role.PREFILL, "it is fixed")) as http:
         refused = await http.post(PATH, headers=KNOWS, json={"role": "decode"})
 
     assert refused.status_code == 409
@@ -53,7 +53,7 @@ async def test_what_cannot_change_is_a_conflict_with_a_name() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"role": 1}', b'{"role": "plain"}', b"[" * 9999])
 async def test_anything_else_is_a_bad_request(body: bytes) -> None:
-    async with client(Roles(Role.PREFILL)) as http:
+    async with client(EngineRoles(Role.PREFILL)) as http:
         refused = await http.post(PATH, headers=KNOWS, content=body)
 
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "role")

@@ -221,3 +221,40 @@ async def test_a_limit_of_zero_says_nothing(served: Served) -> None:
     choice = (await chat(served, max_tokens=0))["choices"][0]
 
     assert (choice["message"]["content"], choice["finish_reason"]) == ("", "length")
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_ids_that_another_engine_made_of_a_chat_are_taken_for_it(
+    served: Served, stream: bool
+) -> None:
+    """As vLLM's decode takes those that prefill answered: neither template nor tokenizer is asked."""
+    ids = [1, 72, 105, 33]
+    told = {"kv_transfer_params": {"prompt_token_ids": ids}, "return_token_ids": True}
+    if stream:
+        said = (await events(served, CHAT, messages=HI, **told))[0]
+    else:
+        said = await chat(served, **told)
+
+    assert said["prompt_token_ids"] == ids
+    own = await chat(served, return_token_ids=True)
+    assert own["prompt_token_ids"] != ids
+
+
+async def test_ids_are_left_out_beside_media_and_refused_where_they_are_none(
+    served: Served,
+) -> None:
+    shown = [{"role": "user", "content": [{"type": "text", "text": "Hi"}, PICTURE]}]
+    own = await chat(served, shown, return_token_ids=True)
+    told = {"kv_transfer_params": {"prompt_token_ids": [1, 2]}, "return_token_ids": True}
+
+    assert (await chat(served, shown, **told))["prompt_token_ids"] == own["prompt_token_ids"]
+    for nonsense in ("1", ["1"], [99_999], [-1], [True]):
+        asked = {"messages": HI, "kv_transfer_params": {"prompt_token_ids": nonsense}}
+        refused = await served.http.post(CHAT, json=asked)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (
+            400,
+            "kv_transfer_params.prompt_token_ids",
+        )

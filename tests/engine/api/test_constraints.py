@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from pdgate.engine.api.pieces import collected, reader
-from pdgate.engine.api.tools import Calls
+from pdgate.engine.api.tools import ToolCalls
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from tests.engine.api.conftest import Served
 from tests.engine.api.test_answers import events
@@ -171,7 +171,7 @@ CALLS = '[{"name":"a","parameters":{"x":"}{\\"]"}},{"name":"b\\"c","parameters":
 
 @pytest.mark.parametrize("size", [1, 2, 7, len(CALLS)])
 def test_calls_do_not_depend_on_where_their_text_is_cut(size: int) -> None:
-    reading = reader(Calls(None, (), 2))
+    reading = reader(ToolCalls(None, (), 2))
     pieces = [
         piece
         for start in range(0, len(CALLS), size)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from pdgate.engine.api import messages, responses
-from pdgate.engine.api.answer import Choice, Shape
+from pdgate.engine.api.answer import AnswerChoice, AnswerShape
 from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
-from pdgate.engine.api.service import Service
-from pdgate.engine.api.usage import Usage
+from pdgate.engine.api.service import EngineService
+from pdgate.engine.api.usage import AnswerUsage
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.output_queue import OutputQueue
@@ -29,13 +30,16 @@ MESSAGE: dict[str, Any] = {
 }
 
 
-def service() -> Service:
+def service() -> EngineService:
     where = layout()
     output_queue = OutputQueue(asyncio.get_running_loop())
     core = EngineCore(
-        tiny(), where, [memoryview(bytearray(where.total_bytes))], output_queue.deliver
+        tiny(),
+        where,
+        KvMemory(where, [memoryview(bytearray(where.total_bytes))]),
+        output_queue.deliver,
     )
-    return Service(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
+    return EngineService(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
 
 
 def shapes() -> tuple[ResponsesShape, MessagesShape]:
@@ -46,10 +50,10 @@ def shapes() -> tuple[ResponsesShape, MessagesShape]:
     )
 
 
-def ended(shape: Shape, finish: Finish) -> dict[str, Any]:
-    choice = Choice(0)
+def ended(shape: AnswerShape, finish: Finish) -> dict[str, Any]:
+    choice = AnswerChoice(0)
     choice.add(Output("r", text="abc", tokens=(1, 2, 3), finish=finish))
-    return shape.whole([choice], Usage(shape.ask))
+    return shape.whole([choice], AnswerUsage(shape.ask))
 
 
 async def test_a_stream_that_fails_says_so_in_its_own_words() -> None:

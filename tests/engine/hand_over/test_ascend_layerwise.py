@@ -1,57 +1,26 @@
 """ascend-layerwise: decode posts where it is, prefill calls there, and its layers are written as they are computed."""
 
-import json
-import queue
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from pdgate.engine.hand_over.ascend_layerwise import PURPOSE
-from pdgate.engine.prefill_worker.wire import Answer, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.engine.request import Finish, Request
 from pdgate.transfer import registry
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.core_pairs import Side, side
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.metaserver import Metaserver
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 TEXT = "my own prompt, which is exactly as long as the foreign one"
 FOREIGN = "what someone else asked, which is as long as my own prompt"
 ONE = replace(GREEDY, max_tokens=1)
-
-
-class Metaserver:
-    """Keeps what is posted; answers with a status that a test may change."""
-
-    def __init__(self) -> None:
-        self.posts: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.status = 200
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.posts.put(json.loads(body))
-                self.send_response(outer.status)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None: ...
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/metaserver"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 class Fleet:
@@ -108,7 +77,7 @@ def test_decode_answers_from_what_prefill_wrote(
 
     assert (tokens_of(fleet.d.engine.answers(asked.id)[asked.id]) == right) == same
     assert fleet.d.stats.prompts_computed == 1
-    assert fleet.p.used() == fleet.d.used() == 0
+    wait_until(lambda: fleet.p.used() == fleet.d.used() == 0, "free pages")
     assert (posted["request_id"], posted["do_remote_decode"]) == ("cmpl-w1-0", True)
     assert len(posted["remote_block_ids"][0]) == -(-len(asked.prompt) // 16)
 
@@ -120,7 +89,7 @@ def test_what_decode_has_in_its_cache_is_not_asked_for(fleet: Fleet, right: list
     fleet.d.engine.answer(short)
 
     assert fleet.meta.posts.empty()
-    assert fleet.d.used() == 0
+    wait_until(lambda: fleet.d.used() == 0, "free pages")
 
 
 def test_a_client_that_leaves_decode_ends_prefill(fleet: Fleet) -> None:
@@ -132,7 +101,7 @@ def test_a_client_that_leaves_decode_ends_prefill(fleet: Fleet) -> None:
     fleet.p.core.submit(late := fleet.to_prefill(posted))
 
     assert fleet.p.engine.answers(late.id)[late.id][-1].finish in (Finish.ABORT, Finish.LENGTH)
-    assert fleet.p.used() == fleet.d.used() == 0
+    wait_until(lambda: fleet.p.used() == fleet.d.used() == 0, "free pages")
 
 
 @pytest.mark.parametrize("lease", [0.5])
@@ -144,7 +113,7 @@ def test_a_prefill_that_never_calls_fails_the_request_with_a_name(lease: float) 
 
         assert last.refusal is not None
         assert "prefill has not called in time" in last.refusal.message
-        assert fleet.d.used() == 0
+        wait_until(lambda: fleet.d.used() == 0, "free pages")
 
 
 def test_a_metaserver_that_refuses_fails_the_request_at_once(fleet: Fleet) -> None:
@@ -164,7 +133,7 @@ def test_a_decode_that_is_gone_ends_prefills_request(fleet: Fleet) -> None:
     last = fleet.p.engine.answer(fleet.to_prefill(posted))[-1]
 
     assert last.finish in (Finish.ABORT, Finish.LENGTH)
-    assert fleet.p.used() == 0
+    wait_until(lambda: fleet.p.used() == 0, "P's pages")
 
 
 def test_a_call_for_what_no_request_waits_for_is_turned_away(fleet: Fleet) -> None:
@@ -176,7 +145,7 @@ def test_a_call_for_what_no_request_waits_for_is_turned_away(fleet: Fleet) -> No
         lines = Lines(channel)
         lines.say(Claim("cmpl-other-0", 1, "127.0.0.1", 9))
 
-        assert lines.hear(Answer).said is Word.GONE
+        assert lines.hear(WorkerAnswer).said is ClaimWord.GONE
 
     fleet.p.engine.answer(fleet.to_prefill(posted))
     assert tokens_of(fleet.d.engine.answers("d1")["d1"])

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from pdgate.engine.hand_over.bootstrap import Bootstrap, query
+from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.protocols.dialects.mooncake import engine_ids
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.runtime.fleet import Identity
@@ -20,8 +20,8 @@ SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture
-def server() -> Iterator[Bootstrap]:
-    with closing(Bootstrap("127.0.0.1", 0, "engine-1", ("127.0.0.1", 7000))) as bootstrap:
+def server() -> Iterator[BootstrapServer]:
+    with closing(BootstrapServer("127.0.0.1", 0, "engine-1", ("127.0.0.1", 7000))) as bootstrap:
         yield bootstrap
 
 
@@ -38,7 +38,7 @@ def ask(port: int, rank: int = 0, engine_id: str = "") -> tuple[str, int]:
     return query("127.0.0.1", port, rank, engine_id, time.monotonic() + SECONDS, Identity())
 
 
-def test_the_answer_is_what_a_gateway_reads(server: Bootstrap) -> None:
+def test_the_answer_is_what_a_gateway_reads(server: BootstrapServer) -> None:
     status, body = get(server.port, "/query")
 
     assert status == 200
@@ -46,17 +46,31 @@ def test_the_answer_is_what_a_gateway_reads(server: Bootstrap) -> None:
     assert json.loads(body)["0"]["worker_addr"] == {"0": {"0": "tcp://127.0.0.1:7000"}}
 
 
-def test_a_reader_finds_the_kv_side(server: Bootstrap) -> None:
+def test_all_ranks_of_its_own_engine_are_in_the_answer(server: BootstrapServer) -> None:
+    """By tensor rank and pipeline stage, as vLLM's workers register."""
+    at = [("127.0.0.1", port) for port in (7000, 7001, 7002, 7003)]
+
+    server.register_ranks("engine-1", 2, at)
+
+    (found,) = json.loads(get(server.port, "/query")[1]).values()
+    assert found["worker_addr"] == {
+        "0": {"0": "tcp://127.0.0.1:7000", "1": "tcp://127.0.0.1:7002"},
+        "1": {"0": "tcp://127.0.0.1:7001", "1": "tcp://127.0.0.1:7003"},
+    }
+    assert ask(server.port) == at[0]
+
+
+def test_a_reader_finds_the_kv_side(server: BootstrapServer) -> None:
     assert ask(server.port, engine_id="engine-1") == ("127.0.0.1", 7000)
     assert ask(server.port) == ("127.0.0.1", 7000)
 
 
 def test_an_address_of_version_six_has_its_brackets() -> None:
-    with closing(Bootstrap("127.0.0.1", 0, "e", ("::1", 7000))) as server:
+    with closing(BootstrapServer("127.0.0.1", 0, "e", ("::1", 7000))) as server:
         assert ask(server.port) == ("::1", 7000)
 
 
-def test_another_engine_or_rank_is_not_there(server: Bootstrap) -> None:
+def test_another_engine_or_rank_is_not_there(server: BootstrapServer) -> None:
     with pytest.raises(HandOverError, match="wrong engine"):
         ask(server.port, engine_id="engine-0")
     with pytest.raises(HandOverError, match="broken peer"):
@@ -73,7 +87,7 @@ def register(port: int, **other: object) -> tuple[int, object]:
     return status, json.loads(body)
 
 
-def test_workers_of_other_ranks_register_as_vllms_do(server: Bootstrap) -> None:
+def test_workers_of_other_ranks_register_as_vllms_do(server: BootstrapServer) -> None:
     assert register(server.port) == (200, {"status": "ok"})
     assert register(server.port, tp_rank=1, addr="tcp://127.0.0.2:7101")[0] == 200
 
@@ -87,7 +101,7 @@ def test_workers_of_other_ranks_register_as_vllms_do(server: Bootstrap) -> None:
     assert ask(server.port, rank=1, engine_id="engine-2") == ("127.0.0.2", 7100)
 
 
-def test_a_worker_may_say_the_same_again(server: Bootstrap) -> None:
+def test_a_worker_may_say_the_same_again(server: BootstrapServer) -> None:
     """It does when the answer to the first time was lost."""
     register(server.port)
 
@@ -104,7 +118,7 @@ def test_a_worker_may_say_the_same_again(server: Bootstrap) -> None:
     ],
 )
 def test_a_worker_that_contradicts_an_earlier_one_is_refused(
-    server: Bootstrap, other: dict[str, object], said: str
+    server: BootstrapServer, other: dict[str, object], said: str
 ) -> None:
     register(server.port)
     before = get(server.port, "/query")
@@ -118,11 +132,13 @@ def test_a_worker_that_contradicts_an_earlier_one_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"engine_id": "e"}', b'{"dp_rank": "0"}'])
-def test_a_registration_of_another_kind_is_unprocessable(server: Bootstrap, body: bytes) -> None:
+def test_a_registration_of_another_kind_is_unprocessable(
+    server: BootstrapServer, body: bytes
+) -> None:
     assert get(server.port, "/register", "POST", body)[0] == 422
 
 
-def test_a_registration_that_is_too_long_is_not_read(server: Bootstrap) -> None:
+def test_a_registration_that_is_too_long_is_not_read(server: BootstrapServer) -> None:
     head = f"POST /register HTTP/1.1\r\nContent-Length: {65 << 10}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as sock:
         sock.sendall(head)
@@ -130,7 +146,7 @@ def test_a_registration_that_is_too_long_is_not_read(server: Bootstrap) -> None:
         assert sock.recv(12) == b"HTTP/1.1 413"
 
 
-def test_a_body_may_come_late(server: Bootstrap) -> None:
+def test_a_body_may_come_late(server: BootstrapServer) -> None:
     body = json.dumps(WORKER).encode()
     head = f"POST /register HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as sock:
@@ -140,13 +156,13 @@ def test_a_body_may_come_late(server: Bootstrap) -> None:
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
 
 
-def test_anything_else_is_not_found(server: Bootstrap) -> None:
+def test_anything_else_is_not_found(server: BootstrapServer) -> None:
     assert get(server.port, "/")[0] == 404
     assert get(server.port, "/query", "POST")[0] == 404
     assert get(server.port, "/register")[0] == 404
 
 
-def test_a_head_without_end_is_refused(server: Bootstrap) -> None:
+def test_a_head_without_end_is_refused(server: BootstrapServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as sock:
         sock.sendall(b"GET /query HTTP/1.1\r\n" + b"a: b\r\n" * 2728)
 

@@ -13,7 +13,7 @@ from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import claim
 from pdgate.engine.prefill_worker.claim import Claiming, Unreachable
-from pdgate.engine.prefill_worker.wire import PURPOSE, Answer, Claim, Lines, Word
+from pdgate.engine.prefill_worker.wire import PURPOSE, Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.source import Target
 from pdgate.transfer.runtime.channel import Channel
@@ -62,11 +62,11 @@ def test_a_worker_hears_that_it_is_the_one_and_later_that_it_is_over(
     tickets: Tickets, item: Item, ticket: Ticket
 ) -> None:
     with Claiming(item, Identity()) as claiming:
-        assert claiming.ask(CLAIM) is Word.YOURS
+        assert claiming.ask(CLAIM) is ClaimWord.YOURS
         assert tickets.wait(ticket.turn, 0) == CLAIM
 
         tickets.close(ticket)
-        assert claiming.wait(NEVER, never) is Word.OVER
+        assert claiming.wait(NEVER, never) is ClaimWord.OVER
 
 
 def test_a_worker_whose_engine_failed_hears_that_others_are_to_try(
@@ -77,12 +77,12 @@ def test_a_worker_whose_engine_failed_hears_that_others_are_to_try(
 
         tickets.again(ticket, "out of pages")
 
-        assert claiming.wait(NEVER, never) is Word.AGAIN
+        assert claiming.wait(NEVER, never) is ClaimWord.AGAIN
 
 
 def test_who_asks_for_what_nobody_wants_hears_so(item: Item) -> None:
     with Claiming(item, Identity()) as claiming:
-        assert claiming.ask(CLAIM) is Word.GONE
+        assert claiming.ask(CLAIM) is ClaimWord.GONE
 
 
 def test_while_a_worker_waits_it_may_do_something_now_and_then(
@@ -99,7 +99,7 @@ def test_while_a_worker_waits_it_may_do_something_now_and_then(
     with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
 
-        assert claiming.wait(0.001, beat) is Word.OVER
+        assert claiming.wait(0.001, beat) is ClaimWord.OVER
     assert beats >= 3
 
 
@@ -122,7 +122,7 @@ def test_a_decode_engine_that_takes_long_says_that_it_is_there(
         lines = Lines(proven)
         lines.say(CLAIM)
         for _ in range(3):
-            assert lines.hear(Answer).said is Word.YOURS
+            assert lines.hear(WorkerAnswer).said is ClaimWord.YOURS
 
     # The worker's own end takes no such word for the last one.
     tickets.again(ticket, "out of pages")
@@ -134,7 +134,7 @@ def test_a_decode_engine_that_takes_long_says_that_it_is_there(
             if next(beats) == 20:
                 tickets.close(ticket)
 
-        assert claiming.wait(0.001, beat) is Word.OVER
+        assert claiming.wait(0.001, beat) is ClaimWord.OVER
 
 
 def test_a_worker_that_dies_does_not_end_what_it_has_arranged(
@@ -153,7 +153,7 @@ def test_a_decode_engine_that_ends_cannot_be_reached(
     with Claiming(item, Identity()) as claiming:
         claiming.ask(CLAIM)
         tickets.close_all()
-        assert claiming.wait(NEVER, never) is Word.OVER
+        assert claiming.wait(NEVER, never) is ClaimWord.OVER
     desk.close()
 
     with pytest.raises(Unreachable):
@@ -181,7 +181,7 @@ def test_whoever_speaks_something_else_is_turned_away(
             assert sock.recv(1) == b""
 
     with Claiming(item, Identity()) as claiming:
-        assert claiming.ask(CLAIM) is Word.YOURS
+        assert claiming.ask(CLAIM) is ClaimWord.YOURS
 
 
 def test_who_comes_for_kv_is_served_by_the_kv_side(tickets: Tickets) -> None:

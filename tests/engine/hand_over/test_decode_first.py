@@ -15,7 +15,7 @@ from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Item, Queue
 from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.connector import Arrival, Compute, Keep, Load, Pages
-from pdgate.engine.hand_over.decode_first import DecodeFirst
+from pdgate.engine.hand_over.decode_first import DecodeFirstHandOver
 from pdgate.engine.prefill_worker import worker
 from pdgate.protocols.dialects import decode_first
 from pdgate.protocols.instance import Role
@@ -170,7 +170,7 @@ def test_an_engine_takes_from_the_queue_while_its_role_is_to_prefill(
     asked = threading.Semaphore(0)
     monkeypatch.setattr(worker, "RETRY_SECONDS", 0.01)
     turning, d = start("both"), start("decode")
-    assert isinstance(turning.connector, DecodeFirst)
+    assert isinstance(turning.connector, DecodeFirstHandOver)
     its_worker = turning.connector._worker
     assert its_worker is not None
     watched = its_worker._ready
@@ -275,7 +275,7 @@ def test_a_prompt_does_not_wait_for_workers_that_are_gone(
     d.load(queued("d1"), D_BLOCKS)
     assert d.result() is None
 
-    assert isinstance(p.connector, DecodeFirst)
+    assert isinstance(p.connector, DecodeFirstHandOver)
     its_worker = p.connector._worker
     assert its_worker is not None
     p.connector.leave()

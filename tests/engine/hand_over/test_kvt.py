@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.hand_over.kvt import Kvt
+from pdgate.engine.hand_over.kvt import KvtHandOver
 from tests.support.engine_pair import D_BLOCKS, PROMPT, Pair, Start, arrival, prefill
 from tests.support.fake_core import SECONDS, FakeCore
 
@@ -46,7 +46,7 @@ def test_a_staged_decode_may_ask_before_prefill_knows(start: Start) -> None:
 def test_what_prefill_never_comes_to_know_fails_soon(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Kvt, "meet_seconds", 0.1)
+    monkeypatch.setattr(KvtHandOver, "meet_seconds", 0.1)
     pair = start("vllm-kvt staged")
 
     pair.d.load(pair.to_decode(), D_BLOCKS)

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import pytest
 
+from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.core import EngineCore
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
@@ -36,7 +37,7 @@ def layout(tp: int = 1) -> Layout:
 def expected() -> list[int]:
     where = layout()
     alone = Engine(memoryview(bytearray(where.total_bytes)))
-    alone.core = EngineCore(model(), where, [alone.memory], alone.deliver)
+    alone.core = EngineCore(model(), where, KvMemory(where, [alone.memory]), alone.deliver)
     alone.core.start()
     found = alone.tokens(ask("alone", PROMPT))
     alone.core.stop()

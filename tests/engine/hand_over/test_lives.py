@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pdgate.engine.hand_over.kvt import Kvt
-from pdgate.engine.pace import Pace
+from pdgate.engine.hand_over.kvt import KvtHandOver
+from pdgate.engine.pace import StepPace
 from pdgate.engine.request import Finish, Output, Request
-from pdgate.engine.scheduler import Limits
+from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.work import Options
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
@@ -25,7 +25,7 @@ from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
 from tests.support.ports import free_port
 
 TEXT = "The quick brown fox jumps over the lazy dog, and then over another."
-ENDLESS = Pace(token_seconds=0.05)
+ENDLESS = StepPace(token_seconds=0.05)
 """2000 tokens of an answer take 100 s, however fast the machine is."""
 
 FEW = replace(GREEDY, max_tokens=4)
@@ -52,7 +52,7 @@ class Engine:
     def _start(self) -> Side:
         backend: Backend = registry.load("shm")
         self._life.callback(backend.close)
-        options = Options(Limits(max_seqs=self._seqs, max_tokens=64))
+        options = Options(StepLimits(max_seqs=self._seqs, max_tokens=64))
         started = side(
             self._life,
             self._role,
@@ -136,7 +136,7 @@ def test_prefill_that_has_answered_and_ends(
 
     with monkeypatch.context() as impatient:
         # Another life does not know the request, and need not be asked for long.
-        impatient.setattr(Kvt, "meet_seconds", 0.2)
+        impatient.setattr(KvtHandOver, "meet_seconds", 0.2)
         assert failed(two.d.now.engine.answer(asked))
 
     assert two.d.now.used() == 0

@@ -13,13 +13,13 @@ import pytest
 import zmq
 
 from pdgate.engine.hand_over import pushed_blocks
-from pdgate.engine.hand_over.lmcache import LMCache
+from pdgate.engine.hand_over.lmcache import LMCacheHandOver
 from pdgate.engine.hand_over.pushed_blocks import PURPOSE, PushedBlocks, push
 from pdgate.engine.request import Request
 from pdgate.protocols.dialects.lmcache import push_to
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer import registry
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.core_pairs import Side, side
@@ -112,7 +112,7 @@ def test_foreign_kv_under_a_prompts_names_changes_the_answer(
 ) -> None:
     """The negative control: it is this KV that decode answers from."""
     pushing = fleet.p.connector
-    assert isinstance(pushing, LMCache)
+    assert isinstance(pushing, LMCacheHandOver)
     names = pushing._blocks.names(ask("", TEXT).prompt, None)
     pushing._blocks.names = lambda prompt, salt: names  # type: ignore[method-assign]
     fleet.p.engine.answer(fleet.to_prefill(FOREIGN))
@@ -169,7 +169,7 @@ def test_a_decode_engine_pushes_to_nobody(fleet: Fleet) -> None:
 
 @pytest.fixture
 def pushed() -> Iterator[PushedBlocks]:
-    made = PushedBlocks(LOOPBACK, 0, Identity(), 8, Counters())
+    made = PushedBlocks(LOOPBACK, 0, Identity(), 8, MessengerCounters())
     yield made
     made.close()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.engine.hand_over.bootstrap import Bootstrap
+from pdgate.engine.hand_over.bootstrap import BootstrapServer
 from pdgate.engine.hand_over.mooncake import Once
 from pdgate.transfer.runtime.listener import Listener
 from tests.support.engine_pair import D_BLOCKS, DIALECTS, Start, arrival, prefill
@@ -68,7 +68,7 @@ def test_a_worker_of_vllms_own_is_a_named_error() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
     with (
         closing(Listener("zmq", listening, greet)),
-        closing(Bootstrap("127.0.0.1", 0, "vllm", listening.getsockname())) as bootstrap,
+        closing(BootstrapServer("127.0.0.1", 0, "vllm", listening.getsockname())) as bootstrap,
         closing(FakeCore("tcp", "vllm-mooncake", "decode")) as d,
     ):
         params = {

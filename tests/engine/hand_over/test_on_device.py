@@ -10,7 +10,7 @@ import pytest
 from pdgate.engine.connector import Keep, Pages
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer.base import Region
-from pdgate.transfer.device.base import Event
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.device.fake import FakeDevice, FakeStream
 from pdgate.transfer.memory import DeviceMemory
 from tests.support import waiting
@@ -35,7 +35,7 @@ class DeviceCore(FakeCore):
         self.memories = [self.device.allocate(size) for _ in range(self.layout.tp)]
         return [self.backend.register(memory) for memory in self.memories]
 
-    def moment(self) -> Event | None:
+    def moment(self) -> DeviceEvent | None:
         return self.compute.record()
 
     def write(self, blocks: Any, seed: int) -> None:

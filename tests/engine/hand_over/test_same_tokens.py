@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.engine.hand_over.neuron import Neuron
+from pdgate.engine.hand_over.neuron import NeuronHandOver
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.request import Sampling
 from pdgate.transfer import registry
@@ -128,7 +128,7 @@ def assert_crossing(
         assert found == expected
         lengths = [len(ask("", prompt).prompt) for prompt in ASKED]
         # But the last token of each, where prefill does not hand the one behind it over.
-        assert isinstance(decode.connector, TwoSided | Neuron)
+        assert isinstance(decode.connector, TwoSided | NeuronHandOver)
         computed = 0 if decode.connector.hands_first_token else len(lengths)
         assert decode.stats.prompts_from_peer == sum(lengths) - computed
         assert decode.stats.prompts_computed == computed

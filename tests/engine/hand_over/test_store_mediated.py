@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.engine.hand_over import shared_store
-from pdgate.engine.hand_over.blocks import Blocks
-from pdgate.engine.hand_over.shared_store import SharedStore, folder_of
+from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.request import Finish, Request
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import registry
@@ -134,26 +132,10 @@ def test_a_client_that_leaves_while_decode_reads_strands_no_page(fleet: Fleet) -
     assert fleet.d.used() == 0
 
 
-def test_the_store_does_not_grow_beyond_its_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_salts_of_names_are_told_apart_to_the_last_character() -> None:
     where = layout(blocks=4)
-    blocks = Blocks(where, "m", [memoryview(bytearray(where.total_bytes))])
-    store = SharedStore(tmp_path, blocks)
-    names = blocks.names(range(4 * BLOCK), "")
-    for name in names:
-        store.put(name, 0)
-    monkeypatch.setattr(shared_store, "MOST_BYTES", 2 * (where.block_bytes + 64))
+    blocks = NamedBlocks(where, "m", [memoryview(bytearray(where.total_bytes))])
 
-    store.make_room()
+    names = {blocks.names(range(BLOCK), salt)[0] for salt in ("", "?", "\ud800", "\ud801")}
 
-    assert [store.has(name) for name in names].count(True) == 2
-
-
-def test_a_folder_of_another_user_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
-
-    with pytest.raises(ValueError, match="another user's"):
-        folder_of(str(tmp_path))
+    assert len(names) == 4

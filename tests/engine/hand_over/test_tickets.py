@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from pdgate.cluster.queue.contract import Item
-from pdgate.engine.hand_over.tickets import Ticket, Tickets, Turn
-from pdgate.engine.prefill_worker.wire import Claim, Word
+from pdgate.engine.hand_over.tickets import Ticket, Tickets, TicketTurn
+from pdgate.engine.prefill_worker.wire import Claim, ClaimWord
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Target
 from tests.support.waiting import PATIENCE_SECONDS as SECONDS
@@ -34,9 +34,9 @@ def waiting(tickets: Tickets) -> Ticket:
     return one
 
 
-def served(tickets: Tickets, asked: Claim) -> Turn:
+def served(tickets: Tickets, asked: Claim) -> TicketTurn:
     turn = tickets.claim(asked)
-    assert isinstance(turn, Turn)
+    assert isinstance(turn, TicketTurn)
     return turn
 
 
@@ -54,11 +54,11 @@ def test_who_waits_in_line_hears_of_the_worker(tickets: Tickets, waiting: Ticket
 def test_nobody_serves_what_is_served_already(tickets: Tickets, waiting: Ticket) -> None:
     served(tickets, claim(tries=1))
 
-    assert tickets.claim(claim(tries=2)) is Word.TAKEN
+    assert tickets.claim(claim(tries=2)) is ClaimWord.TAKEN
 
 
 def test_what_nobody_knows_is_gone(tickets: Tickets) -> None:
-    assert tickets.claim(claim(name="of another life")) is Word.GONE
+    assert tickets.claim(claim(name="of another life")) is ClaimWord.GONE
 
 
 def test_after_a_failure_another_worker_may_serve_it(tickets: Tickets, waiting: Ticket) -> None:
@@ -67,7 +67,7 @@ def test_after_a_failure_another_worker_may_serve_it(tickets: Tickets, waiting: 
     turn = tickets.again(waiting, "it broke")
 
     assert first.ended.is_set()
-    assert first.word is Word.AGAIN
+    assert first.word is ClaimWord.AGAIN
     assert tickets.wait(first, 0) == claim(tries=1)
     assert turn is waiting.turn
     assert served(tickets, claim(tries=2)) is turn
@@ -80,8 +80,8 @@ def test_a_worker_that_comes_with_an_older_delivery_is_too_late(
     served(tickets, claim(tries=2))
     tickets.again(waiting, "it broke")
 
-    assert tickets.claim(claim(tries=1)) is Word.TAKEN
-    assert tickets.claim(claim(tries=2)) is Word.TAKEN
+    assert tickets.claim(claim(tries=1)) is ClaimWord.TAKEN
+    assert tickets.claim(claim(tries=2)) is ClaimWord.TAKEN
     assert served(tickets, claim(tries=3))
 
 
@@ -97,8 +97,8 @@ def test_a_closed_ticket_tells_its_worker_that_it_is_over(
     tickets.close(waiting)
 
     assert turn.ended.is_set()
-    assert turn.word is Word.OVER
-    assert tickets.claim(claim(tries=2)) is Word.GONE
+    assert turn.word is ClaimWord.OVER
+    assert tickets.claim(claim(tries=2)) is ClaimWord.GONE
     assert tickets.of("request r1") is None
 
 
@@ -108,7 +108,7 @@ def test_a_cancelled_request_leaves_the_line_at_once(tickets: Tickets, waiting: 
     with pytest.raises(HandOverError) as error:
         tickets.wait(waiting.turn, SECONDS)
     assert error.value.why is Why.CANCELLED
-    assert tickets.claim(claim()) is Word.GONE
+    assert tickets.claim(claim()) is ClaimWord.GONE
 
 
 def test_a_cancelled_request_that_is_served_is_over_only_when_it_is_closed(

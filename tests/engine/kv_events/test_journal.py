@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pdgate.engine.cache import prefix
 from pdgate.engine.cache.prefix import BlockPool
-from pdgate.engine.kv_events.journal import Event, Journal, name_of
+from pdgate.engine.kv_events.journal import Event, EventJournal, name_of
 
 BLOCK = 4
 
@@ -20,7 +20,7 @@ class Told:
 
     def __init__(self, blocks: int, *, reuse: bool = True) -> None:
         self.events: list[Event] = []
-        self.journal = Journal(BLOCK, self.events.extend)
+        self.journal = EventJournal(BLOCK, self.events.extend)
         self.pool = BlockPool(blocks, BLOCK, reuse, self.journal)
 
     def fills(self, tokens: Sequence[int]) -> None:
@@ -51,6 +51,19 @@ def test_blocks_that_follow_one_another_are_one_event() -> None:
             "lora_name": None,
         }
     ]
+
+
+def test_a_salt_is_told_with_the_first_block() -> None:
+    """As vLLM does: what follows hangs on it by its parent."""
+    told = Told(8)
+    first, second = hashes([1, 2, 3, 4, 5, 6, 7, 8])
+
+    told.journal.stored(None, first, [1, 2, 3, 4], "mine")
+    told.journal.stored(first, second, [5, 6, 7, 8], "mine")
+    told.journal.flush()
+
+    (event,) = told.events
+    assert event["extra_keys"] == [["mine"], None]
 
 
 def test_what_is_known_already_is_not_told_again() -> None:

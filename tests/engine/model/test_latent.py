@@ -7,7 +7,7 @@ from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.layout import Layout
 from pdgate.engine.model import layers
 from pdgate.engine.model.config import ModelConfig, from_hugging_face
-from pdgate.engine.model.llama import Llama, Span, Wanted
+from pdgate.engine.model.llama import Llama, TokenSpan, WantedLogits
 from pdgate.engine.model.weights import Floats, Weights
 from tests.support.latent_models import CONFIG, FIELDS, weights
 
@@ -60,8 +60,8 @@ def test_logits_from_the_rows_are_those_from_keys_and_values(tp: int) -> None:
     found, pages = weights(), memory(tp)
     llama = Llama(CONFIG, found, 16)
 
-    [first] = llama.forward([Span(TOKENS[:5], 0, BLOCKS, Wanted.ALL)], pages)
-    [second] = llama.forward([Span(TOKENS[5:], 5, BLOCKS, Wanted.ALL)], pages)
+    [first] = llama.forward([TokenSpan(TOKENS[:5], 0, BLOCKS, WantedLogits.ALL)], pages)
+    [second] = llama.forward([TokenSpan(TOKENS[5:], 5, BLOCKS, WantedLogits.ALL)], pages)
 
     assert np.allclose(np.concatenate((first, second)), plainly(CONFIG, found), atol=1e-4)
 

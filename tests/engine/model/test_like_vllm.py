@@ -11,7 +11,7 @@ import pytest
 from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.layout import Layout
 from pdgate.engine.model import builtin
-from pdgate.engine.model.llama import Llama, Span
+from pdgate.engine.model.llama import Llama, TokenSpan
 
 CONFIG = builtin.CONFIG
 LAYOUT = Layout(CONFIG.layers, 64, CONFIG.kv_heads, 16, CONFIG.head_dim)
@@ -43,7 +43,7 @@ def test_greedy_tokens_are_those_of_vllm(text: str) -> None:
     ends = [0, *range(len(tokens), len(tokens) + len(RECORDED[text]))]
 
     for start, end in pairwise(ends):
-        [logits] = llama.forward([Span(tokens[start:end], start, BLOCKS)], memory)
+        [logits] = llama.forward([TokenSpan(tokens[start:end], start, BLOCKS)], memory)
         tokens.append(int(logits[-1].argmax()))
 
     assert tokens[-len(RECORDED[text]) :] == RECORDED[text]

@@ -14,7 +14,7 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.model import weights
 from pdgate.engine.model.config import Llama3Scaling, ModelConfig, from_hugging_face
 from pdgate.engine.model.layers import rotary_table
-from pdgate.engine.model.llama import Llama, Span, Wanted
+from pdgate.engine.model.llama import Llama, TokenSpan, WantedLogits
 from pdgate.engine.model.weights import Floats, Weights
 
 HUGGING_FACE = {
@@ -116,7 +116,9 @@ def test_logits_are_those_of_the_formulas(tied: bool) -> None:
     config = from_hugging_face({**HUGGING_FACE, "tie_word_embeddings": tied})
     of = drawn(tied)
 
-    [ours] = Llama(config, of, 64).forward([Span(TOKENS, 0, range(6), Wanted.ALL)], memory())
+    [ours] = Llama(config, of, 64).forward(
+        [TokenSpan(TOKENS, 0, range(6), WantedLogits.ALL)], memory()
+    )
 
     assert close(ours, by_the_book(config, of, TOKENS))
 
@@ -127,7 +129,9 @@ def test_shards_do_not_change_logits(tp: int) -> None:
     config = from_hugging_face(HUGGING_FACE)
     of = drawn()
 
-    [ours] = Llama(config, of, 64).forward([Span(TOKENS, 0, range(6), Wanted.ALL)], memory(tp))
+    [ours] = Llama(config, of, 64).forward(
+        [TokenSpan(TOKENS, 0, range(6), WantedLogits.ALL)], memory(tp)
+    )
 
     assert close(ours, by_the_book(config, of, TOKENS))
 
@@ -137,12 +141,18 @@ def test_neither_pages_nor_chunks_nor_company_change_logits() -> None:
     of = drawn()
     llama, pages = Llama(CONFIG, of, 64), memory()
     mine, other = [9, 0, 4, 7, 2, 11], [1, 3, 5, 6]
-    llama.forward([Span(TOKENS[:6], 0, mine, Wanted.NONE)], pages)
+    llama.forward([TokenSpan(TOKENS[:6], 0, mine, WantedLogits.NONE)], pages)
     llama.forward(
-        [Span(TOKENS[6:15], 6, mine, Wanted.NONE), Span(TOKENS[:10][::-1], 0, other)], pages
+        [
+            TokenSpan(TOKENS[6:15], 6, mine, WantedLogits.NONE),
+            TokenSpan(TOKENS[:10][::-1], 0, other),
+        ],
+        pages,
     )
 
-    theirs, ours = llama.forward([Span([7], 10, other), Span(TOKENS[15:], 15, mine)], pages)
+    theirs, ours = llama.forward(
+        [TokenSpan([7], 10, other), TokenSpan(TOKENS[15:], 15, mine)], pages
+    )
 
     assert close(ours, by_the_book(CONFIG, of, TOKENS)[-1:])
     assert close(theirs, by_the_book(CONFIG, of, [*TOKENS[:10][::-1], 7])[-1:])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.engine.neuron.communicator import PENDING
-from pdgate.engine.neuron.posts import BATCH, Gate
+from pdgate.engine.neuron.posts import BATCH, PostGate
 from pdgate.transfer.base import Range, Region
 from tests.engine.neuron.two_ends import MEMORY_BYTES, Ends
 from tests.support.kv_backends import BACKENDS, require
@@ -113,7 +113,7 @@ def test_no_more_than_the_limit_are_pending(shared: Ends, monkeypatch: pytest.Mo
 
 def test_a_gate_holds_a_post_and_all_behind_it(shared: Ends) -> None:
     """As a layer that is not computed yet."""
-    gate = Gate(is_open=False)
+    gate = PostGate(is_open=False)
     held, behind = shared.send((0, 8), gate=gate), shared.send((8, 8))
     received = [shared.receive((0, 8)), shared.receive((8, 8))]
     shared.pump()

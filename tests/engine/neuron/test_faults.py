@@ -17,7 +17,7 @@ from pdgate.engine.hand_over import neuron
 from pdgate.engine.neuron import kv_map, messages, turns
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from tests.engine.neuron.raw import RawDecode, RawPrefill
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
@@ -47,7 +47,7 @@ def to_decode(p: FakeCore | int, n: int = 1) -> Any:
 
 
 def their_map(core: FakeCore, **extra: Any) -> Any:
-    return kv_map.as_data(Shape.of(LAYOUT, core.model), [core.region.descriptor], **extra)
+    return kv_map.as_data(PageShape.of(LAYOUT, core.model), [core.region.descriptor], **extra)
 
 
 def paired(p: FakeCore, d: FakeCore, identity: str) -> RawDecode:
@@ -202,7 +202,7 @@ def test_a_prefill_that_was_started_again_is_met_anew(start: Start) -> None:
     d.load(to_decode(p, 1), D_BLOCKS)
     assert d.result() is None
     p.connector.close()
-    again = neuron.Neuron(
+    again = neuron.NeuronHandOver(
         core=p, layout=LAYOUT, regions=p.regions, backend=p.backend, settings=p.settings
     )
     p.connector = again

@@ -9,14 +9,14 @@ from pdgate.engine.layout import Layout
 from pdgate.engine.neuron import kv_map
 from pdgate.transfer.base import Descriptor
 from pdgate.transfer.messenger.errors import HandOverError
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 
 MODEL = Layout(layers=3, blocks=16, kv_heads=4, block_tokens=4, head_dim=8)
 
 
-def shape(tp: int = 1, model: str = "m", **other: Any) -> Shape:
+def shape(tp: int = 1, model: str = "m", **other: Any) -> PageShape:
     fields = {name: getattr(MODEL, name) for name in Layout.__slots__}
-    return Shape.of(Layout(**{**fields, "tp": tp, **other}), model)
+    return PageShape.of(Layout(**{**fields, "tp": tp, **other}), model)
 
 
 def memory(count: int) -> list[Descriptor]:
@@ -63,7 +63,7 @@ def test_a_map_travels_whole() -> None:
         (shape(block_tokens=8), "wrong layout: block_tokens 4 here, 8 there"),
     ],
 )
-def test_what_does_not_fit_is_named(theirs: Shape, said: str) -> None:
+def test_what_does_not_fit_is_named(theirs: PageShape, said: str) -> None:
     data = travelled(kv_map.as_data(theirs, memory(theirs.tp)))
 
     with pytest.raises(HandOverError, match=said):

@@ -3,23 +3,34 @@
 Source: AWS Neuron's vLLM V0 fork, neuron_buffer.py, zmq_util.py.
 """
 
+import contextlib
+import select
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
+from math import inf
+from typing import Any, Self
 
 import pytest
 
 from pdgate.engine.connector import Keep
-from pdgate.engine.hand_over.neuron import Neuron
+from pdgate.engine.hand_over.neuron import NeuronHandOver
 from pdgate.engine.neuron import kv_map, peers
+from pdgate.engine.neuron.dealer import MAX_ANSWER_BYTES, Dealer
+from pdgate.engine.neuron.send_buffer import MAX_MESSAGE_BYTES, MAX_STRANGERS_BYTES
 from pdgate.transfer import descriptors
-from pdgate.transfer.messenger.shape import Shape
-from tests.engine.neuron.raw import RawDecode, RawPrefill
+from pdgate.transfer.messenger.receiving import Patience
+from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.runtime.fleet import Identity
+from tests.engine.neuron.raw import SECONDS, RawDecode, RawPrefill
+from tests.support import zmtp
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, FakeCore
+from tests.support.kv_strangers import member
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 UID = "cmpl-u"
 ROLES = ("prefill", "decode")
@@ -50,14 +61,14 @@ def decode(prefill: FakeCore) -> Iterator[RawDecode]:
 
 def of_decode(core: FakeCore, **extra: Any) -> Any:
     """A KV map as our decode engines send it."""
-    shape = Shape.of(LAYOUT, core.model)
+    shape = PageShape.of(LAYOUT, core.model)
     return kv_map.as_data(shape, [core.region.descriptor], immediate=0, **extra)
 
 
 def of_prefill(core: FakeCore) -> Any:
     """One that `core` accepts: its own memory will do, as nothing is written."""
     ring = core.backend.allocate(2048)
-    shape = Shape.of(LAYOUT, core.model)
+    shape = PageShape.of(LAYOUT, core.model)
     said = descriptors.as_data(ring.descriptor)
     return kv_map.as_data(shape, [core.region.descriptor], ring=said)
 
@@ -147,9 +158,9 @@ def test_without_that_a_request_is_not_there_before_its_token() -> None:
         assert decode.look_up(UID, [4, 5])["output_token"] == 0
 
 
-def connector_of(core: FakeCore) -> Neuron:
+def connector_of(core: FakeCore) -> NeuronHandOver:
     """By the settings that it has now."""
-    return Neuron(
+    return NeuronHandOver(
         core=core,
         layout=LAYOUT,
         regions=core.regions,
@@ -306,3 +317,130 @@ def test_engines_on_ipv6_find_each_other() -> None:
 def test_a_port_that_is_taken_is_said_at_the_start(prefill: FakeCore) -> None:
     with pytest.raises(OSError, match=str(prefill.settings.api_port + 1)):
         connector_of(prefill)
+
+
+@pytest.fixture
+def fleets_prefill() -> Iterator[FakeCore]:
+    with closing(FakeCore("tcp", "neuron", "prefill", identity=member())) as core:
+        yield core
+
+
+@pytest.mark.parametrize(
+    ("whose", "said"),
+    [
+        ("prefill", zmtp.frame(zmtp.MORE, b"x" * 1_000_000) * 64),
+        ("prefill", zmtp.frame(zmtp.MORE, b"") * 1_000_000),
+        ("prefill", zmtp.frame(0, b"x" * (MAX_MESSAGE_BYTES + 1))),
+        ("fleets_prefill", zmtp.frame(zmtp.MORE, b"x" * 1_000_000) * 64),
+        ("fleets_prefill", zmtp.frame(0, b"x" * (MAX_STRANGERS_BYTES + 1))),
+    ],
+    ids=["endless", "endless-empty", "long", "endless-of-a-stranger", "long-of-a-stranger"],
+)
+def test_what_would_fill_memory_ends_its_connection(
+    whose: str, said: bytes, request: pytest.FixtureRequest
+) -> None:
+    """ZeroMQ kept the parts of a message that never ended; a stranger needed no secret for that."""
+    core: FakeCore = request.getfixturevalue(whose)
+    at = ("127.0.0.1", core.settings.api_port + 1)
+    with (
+        socket.create_connection(at, timeout=SECONDS) as flood,
+        contextlib.suppress(ConnectionError),
+    ):
+        flood.sendall(zmtp.GREETING + zmtp.READY + said)
+        while flood.recv(4096):
+            pass
+    with RawDecode(at[1]) as decode:
+        assert decode.ask({"type": "handshake"})
+    assert core.connector.trouble() == ""
+
+
+def test_a_wake_up_while_an_answer_is_waited_for_is_not_lost() -> None:
+    """It is for what follows the answer: a load that came then was found when something else came."""
+    port = free_port()
+    with (
+        RawPrefill(port) as raw,
+        closing(Dealer("127.0.0.1:9", "127.0.0.1", port, SECONDS, Identity())) as dealer,
+    ):
+
+        def asks_and_waits() -> None:
+            dealer.connect()
+            dealer.ask({"type": "lookup_all"})
+            dealer.wait(inf)
+
+        asking = threading.Thread(target=asks_and_waits)
+        asking.start()
+        raw.expect("handshake", {"status": "ok", "timestamp": 1.0})
+        assert raw.next() == {"type": "lookup_all"}
+        dealer.wake()
+        wait_until(lambda: not select.select([dealer.wake], [], [], 0)[0], "a thread that woke")
+        raw.say({"success": False})
+        asking.join(SECONDS)
+        woke = not asking.is_alive()
+        dealer.wake()
+        asking.join(SECONDS)
+
+    assert woke
+
+
+class Flood:
+    """One that answers where P should be, with the same for ever.
+
+    Attributes:
+        took: Bytes that D's side, or a kernel, has taken.
+    """
+
+    def __init__(self, said: bytes) -> None:
+        self.took = 0
+        self._said = said
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._server.getsockname()[1]
+        self._thread = threading.Thread(target=self._answer)
+
+    def _answer(self) -> None:
+        peer, _ = self._server.accept()
+        with peer, contextlib.suppress(ConnectionError):
+            peer.settimeout(SECONDS)
+            peer.sendall(zmtp.GREETING + zmtp.ROUTER_READY)
+            while self.took < MUCH_BYTES:
+                self.took += peer.send(self._said)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join(SECONDS)
+        self._server.close()
+
+
+MUCH_BYTES = 256 << 20
+KERNEL_BYTES = 16 << 20
+"""Of both ends, with what the test has in hand."""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        zmtp.frame(zmtp.MORE, b"x" * 1_000_000),
+        zmtp.frame(zmtp.MORE, b"") * 100_000,
+        zmtp.frame(0, b"x" * (MAX_ANSWER_BYTES + 1)),
+    ],
+    ids=["endless", "endless-empty", "long"],
+)
+def test_an_answer_that_would_fill_memory_ends_its_connection(said: bytes) -> None:
+    """ZeroMQ kept it all, in the decode engine, of whatever answers where its prefill engine was."""
+    with closing(FakeCore("tcp", "neuron", "decode")) as d, Flood(said) as flood:
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{flood.port - 1}"), D_BLOCKS)
+
+        assert "nobody is at" in str(d.result())
+    assert flood.took < MAX_ANSWER_BYTES + KERNEL_BYTES
+
+
+def test_a_peer_that_says_all_but_the_answer_is_silent() -> None:
+    """Else D's thread would read it for ever; what it says waits in the kernel meanwhile."""
+    said = zmtp.message(b"", b'{"status": "ok"}') * 10_000
+    patience = Patience(silence=0.5)
+    with closing(FakeCore("tcp", "neuron", "decode", patience=patience)) as d, Flood(said) as flood:
+        d.load(arrival("d1", f"{UID}_127.0.0.1:{flood.port - 1}"), D_BLOCKS)
+
+        assert "has not answered in 0.5 s" in str(d.result())

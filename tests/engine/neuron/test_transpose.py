@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pdgate.engine.neuron.transpose import Bytes, transposed
 from pdgate.transfer.plan.agree import LayoutMismatch
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
-from pdgate.transfer.plan.meeting import End, Meeting
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
+from pdgate.transfer.plan.meeting import EngineReplica, Meeting
 from pdgate.transfer.plan.memory import packed
 from tests.support.kv_layouts import PLAIN, engines
 
@@ -31,10 +31,10 @@ def pages_of(layout: KvLayout, tokens: int, seed: int) -> list[Bytes]:
     return [parts[tp // layout.replicas] for tp in range(layout.tp)]
 
 
-def end(layout: KvLayout, blocks: int) -> End:
+def end(layout: KvLayout, blocks: int) -> EngineReplica:
     memories = {rank: packed(layout, rank, blocks) for rank in layout.ranks(0)}
     length = blocks * layout.planes * layout.plane_bytes
-    return End(layout, 0, memories, dict.fromkeys(memories, length))
+    return EngineReplica(layout, 0, memories, dict.fromkeys(memories, length))
 
 
 def planned(
@@ -98,7 +98,7 @@ def test_other_models_are_refused() -> None:
 
 @pytest.mark.parametrize("tp", [1, 4])
 def test_pages_of_other_ranks_than_there_are_are_refused(tp: int) -> None:
-    source = replace(one_layer(PLAIN), tp=2, order=Order.NHD)
+    source = replace(one_layer(PLAIN), tp=2, order=LayoutOrder.NHD)
     pages = pages_of(replace(source, tp=tp), tokens=4, seed=1)
 
     with pytest.raises(ValueError, match="each of 2 ranks"):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from pdgate.engine.neuron import kv_map, whole_pages
-from pdgate.engine.neuron.lists import Listed
+from pdgate.engine.neuron.lists import ListedPieces
 from pdgate.engine.neuron.slices import Slices
 from pdgate.engine.neuron.whole_pages import KEY, WholePages
 from pdgate.forwarders.base import Mode
 from pdgate.transfer import descriptors, registry
 from pdgate.transfer.messenger.errors import HandOverError
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.plan.pair import BadBlocks
 from tests.support.core_pairs import Crossing, Row, side
 from tests.support.engine_cores import GREEDY, ask, engine, layout, tokens_of
@@ -26,8 +26,8 @@ SPLITS = [(2, 1), (1, 2), (4, 2), (2, 8), (8, 2)]
 UID = "one"
 
 
-def shape(tp: int) -> Shape:
-    return Shape.of(replace(WIDE, tp=tp), "m")
+def shape(tp: int) -> PageShape:
+    return PageShape.of(replace(WIDE, tp=tp), "m")
 
 
 def names(split: tuple[int, int]) -> str:
@@ -74,7 +74,7 @@ def test_the_answer_is_the_single_engines(split: tuple[int, int]) -> None:
         assert decode.connector.counters.transfers == 1
 
 
-def pieces(listed: Sequence[Listed]) -> int:
+def pieces(listed: Sequence[ListedPieces]) -> int:
     return sum(len(one.pieces.lengths) for one in listed)
 
 

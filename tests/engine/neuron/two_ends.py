@@ -9,7 +9,7 @@ import numpy as np
 
 from pdgate.engine.neuron.communicator import RING_BYTES, Receiver, Sender
 from pdgate.engine.neuron.ground import Ground
-from pdgate.engine.neuron.posts import CompletionToken, Gate, Pieces
+from pdgate.engine.neuron.posts import CompletionToken, PostGate, PostPieces
 from pdgate.transfer import parts, registry
 from pdgate.transfer.base import TransferError
 from tests.support import waiting
@@ -18,9 +18,9 @@ MEMORY_BYTES = 4096
 SECONDS = waiting.PATIENCE_SECONDS
 
 
-def pieces(*offsets_and_lengths: tuple[int, int]) -> Pieces:
+def pieces(*offsets_and_lengths: tuple[int, int]) -> PostPieces:
     rows = np.array(offsets_and_lengths, np.int64).reshape(-1, 2)
-    return Pieces(rows[:, 0], rows[:, 1])
+    return PostPieces(rows[:, 0], rows[:, 1])
 
 
 class Ends:
@@ -58,7 +58,7 @@ class Ends:
             landing_seconds=seconds,
         )
 
-    def send(self, *what: tuple[int, int], gate: Gate | None = None) -> CompletionToken:
+    def send(self, *what: tuple[int, int], gate: PostGate | None = None) -> CompletionToken:
         token = CompletionToken()
         self.sender.post(pieces(*what), token, gate)
         return token

@@ -16,7 +16,7 @@ from pdgate.engine.hand_over.claim_desk import ClaimDesk
 from pdgate.engine.hand_over.tickets import Ticket, Tickets
 from pdgate.engine.prefill_worker import worker
 from pdgate.engine.prefill_worker.claim import Claiming
-from pdgate.engine.prefill_worker.worker import Health, Serving, Worker, always
+from pdgate.engine.prefill_worker.worker import EngineHealth, PrefillWorker, Serving, always
 from pdgate.transfer.messenger.source import Target
 from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.fleet import Identity
@@ -82,7 +82,7 @@ def decode() -> Iterator[Decode]:
     decode.close()
 
 
-Start = Callable[..., Worker]
+Start = Callable[..., PrefillWorker]
 
 
 @pytest.fixture
@@ -91,9 +91,9 @@ def start() -> Iterator[Start]:
 
         def working(
             queue: MemoryQueue, hold_seconds: float = NEVER, ready: Callable[[], bool] = always
-        ) -> Worker:
+        ) -> PrefillWorker:
             serving = Serving(uuid.uuid4().hex, "10.0.0.1", 28000, hold_seconds)
-            worker = Worker(queue, serving, Identity(), ready)
+            worker = PrefillWorker(queue, serving, Identity(), ready)
             worker.start()
             stack.callback(worker.wait, SECONDS)
             stack.callback(worker.cut)
@@ -309,14 +309,14 @@ def engine(status: int) -> Iterator[str]:
 @pytest.mark.parametrize(("status", "well"), [(200, True), (503, False)])
 def test_an_engine_is_well_if_it_says_so(status: int, well: bool) -> None:
     with engine(status) as url:
-        assert Health(url)() is well
+        assert EngineHealth(url)() is well
 
 
 def test_an_engine_that_is_not_there_is_not_well() -> None:
-    assert not Health(f"http://127.0.0.1:{free_port()}")()
+    assert not EngineHealth(f"http://127.0.0.1:{free_port()}")()
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "https://h", "http://"])
 def test_what_cannot_be_asked_is_refused_at_the_start(url: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
-        Health(url)
+        EngineHealth(url)

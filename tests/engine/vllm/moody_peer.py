@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 LEASE_SECONDS: Final = 10.0
 
@@ -27,7 +27,7 @@ class MoodyPeer(Connector):
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.kv_address = ("h", 1)
         self.loading: dict[str, Sequence[int]] = {}
         self.offered: dict[str, Sequence[int]] = {}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pdgate.engine.vllm import guard
-from pdgate.engine.vllm.guard import Complaints
-from pdgate.engine.vllm.orders import Cancel, Fetch, Refuse
+from pdgate.engine.vllm.guard import HookComplaints
+from pdgate.engine.vllm.orders import CancelOrder, Fetch, RefuseOrder
 from tests.engine.vllm.fake_surface import (
     FullAttentionSpec,
     Role,
@@ -33,7 +33,7 @@ class Broken:
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     install(monkeypatch)
-    monkeypatch.setattr(guard, "HOOKS", Complaints())
+    monkeypatch.setattr(guard, "HOOKS", HookComplaints())
     return importlib.import_module("pdgate.engine.vllm.connector")
 
 
@@ -105,7 +105,7 @@ def test_a_load_that_cannot_be_ordered_fails(scheduler: Any) -> None:
     scheduler.update_state_after_alloc(request(FETCH), Broken(), 9)
 
     (order,) = scheduler.build_connector_meta(SimpleNamespace()).orders
-    assert isinstance(order, Refuse)
+    assert isinstance(order, RefuseOrder)
 
 
 def test_progress_that_cannot_be_read_is_not_logged_on_every_step(
@@ -121,7 +121,7 @@ def test_progress_that_cannot_be_read_is_not_logged_on_every_step(
 
 def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
     worker._running = Broken()
-    orders = module.Orders(())
+    orders = module.StepOrders(())
 
     worker.handle_preemptions(orders)
     worker.bind_connector_metadata(orders)
@@ -138,7 +138,7 @@ def test_no_hook_of_the_worker_raises(module: Any, worker: Any) -> None:
 
 
 def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any) -> None:
-    worker.bind_connector_metadata(module.Orders(()))
+    worker.bind_connector_metadata(module.StepOrders(()))
     worker.save_kv_layer("layers.0", None, None)
 
     assert worker.get_finished(set()) == (set(), set())
@@ -184,4 +184,4 @@ def test_a_load_that_failed_at_one_worker_is_cancelled_at_the_others(
 
     scheduler.update_connector_output(SimpleNamespace(kv_connector_worker_meta=failed))
 
-    assert scheduler.build_connector_meta(SimpleNamespace()).orders == (Cancel("cmpl-r-0"),)
+    assert scheduler.build_connector_meta(SimpleNamespace()).orders == (CancelOrder("cmpl-r-0"),)

@@ -13,9 +13,9 @@ import pytest
 from pdgate.engine.vllm import running, settings
 from pdgate.engine.vllm.census import Seat
 from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept, Progress
-from pdgate.engine.vllm.prefill_call import Calls, Failed
-from pdgate.engine.vllm.running import Running
+from pdgate.engine.vllm.orders import AskedRequest, Fetch, Hold, KeptBlocks, Progress
+from pdgate.engine.vllm.prefill_call import Failed, PromptCalls
+from pdgate.engine.vllm.running import RunningWorker
 from tests.engine.vllm.tensors import Tensor
 from tests.engine.vllm.test_many_workers import SECONDS, Api
 from tests.support import waiting
@@ -47,7 +47,7 @@ class Worker:
         read = settings.read(role, 0, {"transfer": transfer, "mode": mode}, "tiny")
         self.running = stack.enter_context(
             closing(
-                Running.start(
+                RunningWorker.start(
                     read,
                     "m",
                     tensors,
@@ -86,7 +86,7 @@ def _no_rebase(tensors: object, to: memoryview) -> None:
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
 
-    def calls(api: str, model: str, seconds: float, failed: Failed) -> Calls:
+    def calls(api: str, model: str, seconds: float, failed: Failed) -> PromptCalls:
         return made
 
     monkeypatch.setattr(running, "PrefillCalls", calls)
@@ -117,10 +117,10 @@ def computed(prefill: Worker, *, with_events: bool) -> None:
 def asked(prefill: Worker, decode: Worker, api: Api) -> None:
     host, port = prefill.side.connector.kv_address
     at: dict[str, Any] = {"remote_host": host, "remote_port": port}
-    decode.side.obey([Fetch(Asked("d1", "r", PROMPT, at), D_BLOCKS, TOKENS, 0)])
+    decode.side.obey([Fetch(AskedRequest("d1", "r", PROMPT, at), D_BLOCKS, TOKENS, 0)])
     assert api.came.wait(SECONDS)
     hold = {"do_remote_decode": True, PREFILL_ID: api.asked[0][PREFILL_ID]}
-    prefill.side.obey([Hold(Asked("p1", "r", PROMPT[:TOKENS], hold))])
+    prefill.side.obey([Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], hold))])
 
 
 def received(decode: Worker) -> dict[tuple[int, int], bytes]:
@@ -167,7 +167,7 @@ def test_what_the_device_still_does_to_decodes_pages_comes_first(api: Api) -> No
         computed(prefill, with_events=True)
         # vLLM ends a request when its last step has been waited for.
         prefill.stream.synchronize()
-        prefill.side.obey([Kept("p1", P_BLOCKS, TOKENS, "length")])
+        prefill.side.obey([KeptBlocks("p1", P_BLOCKS, TOKENS, "length")])
 
         arrived = received(decode)
         decode.stream.synchronize()

@@ -8,8 +8,8 @@ import pytest
 
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.engine.vllm.answers import filled
-from pdgate.engine.vllm.dialects import Mode
-from pdgate.engine.vllm.orders import Asked, Hold, Progress
+from pdgate.engine.vllm.dialects import DialectMode
+from pdgate.engine.vllm.orders import AskedRequest, Hold, Progress
 from pdgate.engine.vllm.reports import Results
 from tests.engine.vllm.two_workers import (
     LAYOUT,
@@ -46,15 +46,15 @@ def handed_over(pair: Pair) -> bool:
     return pair.same()
 
 
-@pytest.mark.parametrize("decode", Mode)
-@pytest.mark.parametrize("prefill", Mode)
+@pytest.mark.parametrize("decode", DialectMode)
+@pytest.mark.parametrize("prefill", DialectMode)
 @pytest.mark.parametrize("staged", [False, True], ids=["delegated", "staged"])
 def test_any_two_modes_go_together(
-    staged: bool, prefill: Mode, decode: Mode, stack: ExitStack
+    staged: bool, prefill: DialectMode, decode: DialectMode, stack: ExitStack
 ) -> None:
     pair = Pair("shm", stack, (prefill, decode))
     if staged:
-        pair.p.obey([Hold(Asked("p1", "r", PROMPT, HOLD))])
+        pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, HOLD))])
         pair.d.fetch({"do_remote_prefill": True, **pair.at_p})
     else:
         pair.p.obey([pair.delegated()])
@@ -64,9 +64,9 @@ def test_any_two_modes_go_together(
     assert handed_over(pair)
 
 
-@pytest.mark.parametrize("prefill", Mode)
+@pytest.mark.parametrize("prefill", DialectMode)
 def test_only_layerwise_writes_before_the_prompt_is_computed(
-    prefill: Mode, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+    prefill: DialectMode, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []
 
@@ -74,21 +74,21 @@ def test_only_layerwise_writes_before_the_prompt_is_computed(
         told.append(layer)
 
     monkeypatch.setattr(TwoSided, "layer_computed", tell)
-    pair = Pair("shm", stack, (prefill, Mode.PUSH))
+    pair = Pair("shm", stack, (prefill, DialectMode.PUSH))
     pair.p.obey([pair.delegated()])
 
     compute(pair)
 
-    assert told == (list(range(LAYOUT.layers)) if prefill is Mode.LAYERWISE else [])
+    assert told == (list(range(LAYOUT.layers)) if prefill is DialectMode.LAYERWISE else [])
     assert not any(pair.d.memory)
     pair.p.obey([kept()])
     assert handed_over(pair)
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_vllm_nixl_reads_what_prefill_holds(mode: Mode, stack: ExitStack) -> None:
+@pytest.mark.parametrize("mode", DialectMode)
+def test_vllm_nixl_reads_what_prefill_holds(mode: DialectMode, stack: ExitStack) -> None:
     pair = Pair("shm", stack, (mode, mode))
-    pair.p.obey([Hold(Asked("p1", "r of prefill", PROMPT, ASK))])
+    pair.p.obey([Hold(AskedRequest("p1", "r of prefill", PROMPT, ASK))])
     compute(pair)
     pair.p.obey([kept(len(PROMPT))])
 
@@ -100,7 +100,7 @@ def test_vllm_nixl_reads_what_prefill_holds(mode: Mode, stack: ExitStack) -> Non
 def test_a_reader_may_come_before_the_worker_holds_the_blocks(stack: ExitStack) -> None:
     """vLLM answers prefill's client before its worker hears of the end of the prompt."""
     pair = Pair("shm", stack)
-    pair.p.obey([Hold(Asked("p1", "r", PROMPT, ASK))])
+    pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, ASK))])
     compute(pair)
 
     pair.d.fetch(answer(pair))
@@ -125,7 +125,7 @@ def test_an_answer_that_makes_no_sense_fails_alone(
     forged: dict[str, Any], stack: ExitStack
 ) -> None:
     pair = Pair("shm", stack)
-    pair.p.obey([Hold(Asked("p1", "r", PROMPT, ASK))])
+    pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, ASK))])
     compute(pair)
     pair.p.obey([kept(len(PROMPT))])
 
@@ -142,7 +142,7 @@ def test_blocks_that_the_request_does_not_have_are_not_read(
 ) -> None:
     """Whatever an answer names: it may be of an earlier life of the blocks."""
     pair = Pair("shm", stack)
-    pair.p.obey([Hold(Asked("p1", "r", PROMPT, ASK))])
+    pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, ASK))])
     compute(pair)
     pair.p.obey([kept(len(PROMPT))])
 

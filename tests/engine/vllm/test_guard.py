@@ -1,9 +1,9 @@
 import pytest
 
-from pdgate.engine.vllm.guard import REPEAT_SECONDS, Complaints, guarded
+from pdgate.engine.vllm.guard import REPEAT_SECONDS, HookComplaints, guarded
 
 
-def complain(complaints: Complaints, what: str) -> None:
+def complain(complaints: HookComplaints, what: str) -> None:
     try:
         raise KeyError("a bug")
     except KeyError:
@@ -12,7 +12,7 @@ def complain(complaints: Complaints, what: str) -> None:
 
 def test_what_breaks_on_every_step_is_said_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    complaints = Complaints(lambda: now)
+    complaints = HookComplaints(lambda: now)
 
     for _ in range(1000):
         complain(complaints, "build_connector_meta")

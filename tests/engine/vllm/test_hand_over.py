@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from pdgate.engine.layout import Layout
-from pdgate.engine.vllm.orders import Asked, Cancel, Drop, Evict, Hold, Progress
+from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Drop, Evict, Hold, Progress
 from pdgate.engine.vllm.reports import Results
 from pdgate.transfer.messenger.offers import Dropped
 from tests.engine.vllm.two_workers import (
@@ -59,7 +59,7 @@ def test_a_prompt_in_chunks_arrives_whole(pair: Pair) -> None:
 
 
 def test_staged_decode_gets_what_was_kept(pair: Pair) -> None:
-    pair.p.obey([Hold(Asked("p1", "r", PROMPT, {"do_remote_decode": True}))])
+    pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, {"do_remote_decode": True}))])
     for layer in range(LAYOUT.layers):
         pair.compute(layer)
     pair.p.obey([kept(len(PROMPT))])
@@ -98,7 +98,7 @@ def test_a_cancelled_load_ends_on_both_sides(pair: Pair) -> None:
     hold = pair.delegated()
     pair.p.obey([hold])
 
-    pair.d.obey([Cancel("d1")])
+    pair.d.obey([CancelOrder("d1")])
 
     assert pair.d.outcome().received == {"d1"}
     pair.p.obey([kept()])
@@ -130,7 +130,7 @@ def test_what_is_kept_while_decode_leaves_is_freed(
     wait_until(lambda: landed == content(0, 0), "the push to have begun")
     monkeypatch.setattr(offers, "drop", late)
 
-    pair.d.obey([Cancel("d1")])
+    pair.d.obey([CancelOrder("d1")])
 
     assert pair.d.outcome().received == {"d1"}
     assert pair.p.freed.wait(SECONDS)
@@ -145,7 +145,7 @@ def test_another_layout_is_refused_with_both_sides_numbers(
     caplog.set_level("INFO")
     with ExitStack() as stack:
         pair = Pair("tcp", stack, d_layout=other)
-        pair.p.obey([Hold(Asked("p1", "r", PROMPT, {"do_remote_decode": True})), kept(10)])
+        pair.p.obey([Hold(AskedRequest("p1", "r", PROMPT, {"do_remote_decode": True})), kept(10)])
 
         pair.d.fetch({"do_remote_prefill": True, **pair.at_p})
 

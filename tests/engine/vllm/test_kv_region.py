@@ -12,7 +12,7 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
 from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.memory import address
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 from tests.engine.vllm.tensors import BASE, LAYER_BYTES, Tensor, rebase, two_layers
 from tests.support.kv_devices import replace as replace_device
 
@@ -49,9 +49,10 @@ def test_layers_that_do_not_follow_one_another_are_refused(second: Tensor) -> No
 
 
 @pytest.mark.parametrize(
-    ("strides", "order"), [((4096, 2048, 64, 1), Order.HND), ((4096, 64, 128, 1), Order.NHD)]
+    ("strides", "order"),
+    [((4096, 2048, 64, 1), LayoutOrder.HND), ((4096, 64, 128, 1), LayoutOrder.NHD)],
 )
-def test_the_strides_tell_the_order(strides: tuple[int, ...], order: Order) -> None:
+def test_the_strides_tell_the_order(strides: tuple[int, ...], order: LayoutOrder) -> None:
     tensors = {name: replace(one, strides=strides) for name, one in LAYERS.items()}
 
     assert pages_of(tensors, "").share.order is order
@@ -60,7 +61,7 @@ def test_the_strides_tell_the_order(strides: tuple[int, ...], order: Order) -> N
 def test_a_latent_has_one_head() -> None:
     share = pages_of({"layers.0": Tensor(BASE, (256, 1, 32, 576))}, "").share
 
-    assert (share.kv_heads, share.content, share.order) == (1, 576, Order.HND)
+    assert (share.kv_heads, share.content, share.order) == (1, 576, LayoutOrder.HND)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_memory_of_a_device_stays_where_it_is_and_is_registered_as_that() -> Non
 
         assert (region.place, region.descriptor.length) == ("fake:0", 2 * LAYER_BYTES)
         assert found.address == base == tensors["layers.0"].address
-        assert found.share.order is Order.HND
+        assert found.share.order is LayoutOrder.HND
 
 
 def test_a_device_that_is_neither_a_cpu_nor_nvidias_is_refused_by_name() -> None:

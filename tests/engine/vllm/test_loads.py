@@ -3,7 +3,7 @@
 import pytest
 
 from pdgate.engine.connector import Keep, Load
-from pdgate.engine.vllm.orders import Cancel, LetGo, Refuse
+from pdgate.engine.vllm.orders import CancelOrder, LetGo, RefuseOrder
 from pdgate.engine.vllm.reports import NOTHING, Results
 from tests.engine.vllm.worker_rig import BLOCKS, Rig, asked, fetch
 
@@ -55,13 +55,13 @@ def test_an_order_that_breaks_does_not_stop_the_next(rig: Rig) -> None:
     rig.plan("d2", Load(9, ""))
     rig.connector.breaks_at = "cancel"
 
-    rig.obey(Cancel("d1"), fetch("d2"))
+    rig.obey(CancelOrder("d1"), fetch("d2"))
 
     assert rig.said("start") == [("d2", BLOCKS, 0)]
 
 
 def test_what_could_not_be_ordered_is_a_failed_load(rig: Rig) -> None:
-    rig.obey(Refuse("d1", "a bug"))
+    rig.obey(RefuseOrder("d1", "a bug"))
 
     assert rig.results().failed == {"d1"}
 

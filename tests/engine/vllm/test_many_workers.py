@@ -15,14 +15,14 @@ import pytest
 
 from pdgate.engine.hand_over.two_sided import ForReaders
 from pdgate.engine.vllm import running, settings
-from pdgate.engine.vllm.census import Seat, Share, taken
+from pdgate.engine.vllm.census import Seat, WorkerShare, taken
 from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import Asked, Cancel, Fetch, Hold, Kept, Progress
+from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Fetch, Hold, KeptBlocks, Progress
 from pdgate.engine.vllm.passes import PASS, Passes
-from pdgate.engine.vllm.prefill_call import NOTHING, Calls, Failed
-from pdgate.engine.vllm.running import Running
+from pdgate.engine.vllm.prefill_call import NOTHING, Failed, PromptCalls
+from pdgate.engine.vllm.running import RunningWorker
 from pdgate.transfer.plan import memory
-from pdgate.transfer.plan.layout import KvLayout, Order
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder
 from tests.engine.vllm.tensors import Tensor
 from tests.support import waiting
 from tests.support.kv_layouts import PLAIN
@@ -35,7 +35,7 @@ P_BLOCKS, D_BLOCKS = (9, 2, 5), (4, 11, 7)
 
 # As vLLM's: K and V of a head and token side by side, or a latent; all in one plane.
 HND = replace(PLAIN, planes=1, head_dim=4, stages=(3,))
-NHD = replace(HND, order=Order.NHD)
+NHD = replace(HND, order=LayoutOrder.NHD)
 MLA = replace(HND, kv_heads=1, head_dim=9)
 
 PAIRS = {
@@ -53,7 +53,7 @@ PAIRS = {
 }
 
 
-class Api(Calls):
+class Api(PromptCalls):
     """What P's first worker sends to its own API."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Engine:
         self.arrays = Arrays(layout, memories, regions)
         gathering = Gathering(len(ranks))
         read = settings.read(role, 0, {"mover": "threads", "mode": mode}, "tiny")
-        self.workers: dict[int, Running] = {}
+        self.workers: dict[int, RunningWorker] = {}
         errors: list[BaseException] = []
 
         def start(number: int) -> None:
@@ -107,7 +107,7 @@ class Engine:
             seat = Seat(rank.stage, rank.tp, len(layout.stages), layout.tp, layout.kv_heads)
             tensors = self._tensors(number)
             try:
-                self.workers[number] = Running.start(
+                self.workers[number] = RunningWorker.start(
                     read, "m", tensors, [], "", _no_rebase, seat, gathering.of(number)
                 )
             except BaseException as error:
@@ -164,7 +164,7 @@ class Engine:
         heads, size, row = layout.rank_heads, layout.block_tokens, layout.head_dim
         page = heads * size * row
         strides = (page, size * row, row, 1)
-        if layout.order is Order.NHD:
+        if layout.order is LayoutOrder.NHD:
             strides = (page, row, heads * row, 1)
         return {
             f"layers.{layer}": Tensor(
@@ -187,7 +187,7 @@ def _no_rebase(tensors: object, to: memoryview) -> None:
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
 
-    def calls(api: str, model: str, seconds: float, failed: Failed) -> Calls:
+    def calls(api: str, model: str, seconds: float, failed: Failed) -> PromptCalls:
         return made
 
     monkeypatch.setattr(running, "PrefillCalls", calls)
@@ -211,9 +211,9 @@ def delegated(prefill: Engine, decode: Engine, api: Api) -> Cache:
     """D's call makes P compute a prompt, chunk by chunk. Its end is not told yet."""
     content = cache(prefill.layout, TOKENS)
     needed = blocks_for(prefill.layout, P_BLOCKS)
-    decode.obey(Fetch(Asked("d1", "r", PROMPT, prefill.at), D_BLOCKS, TOKENS, 0))
+    decode.obey(Fetch(AskedRequest("d1", "r", PROMPT, prefill.at), D_BLOCKS, TOKENS, 0))
     assert api.came.wait(SECONDS)
-    prefill.obey(Hold(Asked("p1", "r", PROMPT[:TOKENS], api.asked[0])))
+    prefill.obey(Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], api.asked[0])))
     prefill.arrays.fill(needed, content)
     prefill.obey(Progress("p1", needed[:2], 7))
     prefill.compute()
@@ -229,7 +229,7 @@ def test_every_worker_of_d_gets_its_share_of_a_prefill_that_it_asked_for(
 ) -> None:
     with pair_of(layouts, mode) as (prefill, decode):
         content = delegated(prefill, decode, api)
-        end = Kept("p1", blocks_for(layouts[0], P_BLOCKS), TOKENS, "length")
+        end = KeptBlocks("p1", blocks_for(layouts[0], P_BLOCKS), TOKENS, "length")
         if mode == "pull":
             prefill.obey(end)
 
@@ -254,15 +254,15 @@ def test_p_answers_for_all_of_its_workers(api: Api) -> None:
         content = cache(HND, TOKENS)
         prefill.arrays.fill(P_BLOCKS, content)
         wishes = {"do_remote_decode": True, "do_remote_prefill": False}
-        prefill.obey(Hold(Asked("p1", "r", PROMPT, wishes)))
-        prefill.obey(Kept("p1", P_BLOCKS, TOKENS, "length"))
+        prefill.obey(Hold(AskedRequest("p1", "r", PROMPT, wishes)))
+        prefill.obey(KeptBlocks("p1", P_BLOCKS, TOKENS, "length"))
         answer = {
             **forms[0],
             "remote_request_id": "p1",
             "remote_block_ids": [list(P_BLOCKS)],
             "remote_num_tokens": TOKENS,
         }
-        decode.obey(Fetch(Asked("d1", "r", PROMPT, answer), D_BLOCKS, TOKENS, 0))
+        decode.obey(Fetch(AskedRequest("d1", "r", PROMPT, answer), D_BLOCKS, TOKENS, 0))
 
         assert set(decode.ended("received").values()) == {frozenset({"d1"})}
         assert decode.has(content)
@@ -273,25 +273,25 @@ def test_a_load_that_fails_at_one_worker_is_said_at_once(api: Api) -> None:
     """So that the scheduler can cancel it at the others, whose peers may be slow to fail."""
     with pair_of((HND, replace(HND, tp=2))) as (_, decode):
         nowhere = {"remote_host": "127.0.0.1", "remote_port": 1, "do_remote_prefill": True}
-        decode.obey(Fetch(Asked("d1", "r", PROMPT, nowhere), D_BLOCKS, TOKENS, 0))
+        decode.obey(Fetch(AskedRequest("d1", "r", PROMPT, nowhere), D_BLOCKS, TOKENS, 0))
 
         assert decode.ended("failed")
         assert all(one.worker.take_failed() == {"d1"} for one in decode.workers.values())
-        decode.obey(Cancel("d1"))
+        decode.obey(CancelOrder("d1"))
 
 
 def test_other_workers_of_p_believe_only_a_pass_of_the_first(api: Api) -> None:
     """Else a client of P's API could offer its own prompt under the key of another's."""
     with pair_of((replace(HND, tp=2), HND)) as (prefill, decode):
-        decode.obey(Fetch(Asked("d1", "r", PROMPT, prefill.at), D_BLOCKS, TOKENS, 0))
+        decode.obey(Fetch(AskedRequest("d1", "r", PROMPT, prefill.at), D_BLOCKS, TOKENS, 0))
         assert api.came.wait(SECONDS)
         real = api.asked[0]
         forged = {**real, PREFILL_ID: "kvt-forged"}
-        prefill.obey(Hold(Asked("p2", "r", PROMPT, forged)))
-        prefill.obey(Kept("p2", P_BLOCKS, TOKENS, "length"))
+        prefill.obey(Hold(AskedRequest("p2", "r", PROMPT, forged)))
+        prefill.obey(KeptBlocks("p2", P_BLOCKS, TOKENS, "length"))
 
         assert set(prefill.ended("sent").values()) == {frozenset({"p2"})}
-        decode.obey(Cancel("d1"))
+        decode.obey(CancelOrder("d1"))
         assert decode.ended("failed")
 
 
@@ -309,7 +309,7 @@ def test_a_pass_is_for_one_prefill_key_and_readers() -> None:
     assert Passes(b"other").read("kvt-1", issued) is None
 
 
-PART = Share(2, 16, 2, 4, 64, "float32", 4, None, host="h")
+PART = WorkerShare(2, 16, 2, 4, 64, "float32", 4, None, host="h")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ PART = Share(2, 16, 2, 4, 64, "float32", 4, None, host="h")
     ],
 )
 def test_workers_that_disagree_end_the_start_of_all(
-    seat: Seat, shares: list[Share], why: str
+    seat: Seat, shares: list[WorkerShare], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
         taken(seat, shares)

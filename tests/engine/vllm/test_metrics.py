@@ -1,4 +1,4 @@
-from pdgate.engine.vllm.metrics import COUNTERS, GAUGES, Gauges, Growth, Totals, merged
+from pdgate.engine.vllm.metrics import COUNTERS, GAUGES, Growth, Totals, WorkerGauges, merged
 
 
 def test_what_grew_is_said_once() -> None:
@@ -31,7 +31,7 @@ def test_a_load_of_several_workers_is_counted_once_and_their_bytes_and_blocks_ad
     )
     assert first is not None
     assert second is not None
-    gauges = Gauges()
+    gauges = WorkerGauges()
 
     both = merged(first, second)
 

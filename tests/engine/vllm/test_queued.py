@@ -11,9 +11,9 @@ import pytest
 from pdgate.cluster.queue import settings
 from pdgate.cluster.queue.contract import Queue
 from pdgate.cluster.queue.opening import open_queue
-from pdgate.engine.prefill_worker.worker import Serving, Worker
-from pdgate.engine.vllm.dialects import Mode
-from pdgate.engine.vllm.orders import Cancel, Progress
+from pdgate.engine.prefill_worker.worker import PrefillWorker, Serving
+from pdgate.engine.vllm.dialects import DialectMode
+from pdgate.engine.vllm.orders import CancelOrder, Progress
 from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.vllm.two_workers import LAYOUT, P_BLOCKS, SECONDS, TOKENS, Pair, kept
 
@@ -40,15 +40,15 @@ def queue(url: str) -> Queue:
 def beside(pair: Pair, queue: Queue, stack: ExitStack) -> None:
     """A worker for the pair's P, as `pdgate prefill-worker` runs it."""
     host, port = pair.p.connector.kv_address
-    worker = Worker(queue, Serving("w", host, port, NEVER), Identity())
+    worker = PrefillWorker(queue, Serving("w", host, port, NEVER), Identity())
     worker.start()
     stack.callback(worker.wait, SECONDS)
     stack.callback(worker.cut)
 
 
-@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("mode", DialectMode)
 def test_a_queued_prompt_is_computed_by_the_engine_whose_worker_took_it(
-    mode: Mode, url: str, queue: Queue, stack: ExitStack
+    mode: DialectMode, url: str, queue: Queue, stack: ExitStack
 ) -> None:
     pair = Pair("shm", stack, (mode, mode), queue=url)
     pair.d.fetch(QUEUED)
@@ -75,7 +75,7 @@ def test_a_cancelled_call_leaves_the_queue(url: str, queue: Queue, stack: ExitSt
     pair = Pair("shm", stack, queue=url)
     pair.d.fetch(QUEUED)
 
-    pair.d.obey([Cancel("d1")])
+    pair.d.obey([CancelOrder("d1")])
 
     assert pair.d.outcome().failed == {"d1"}
     assert queue.depth().waiting == 0
@@ -108,7 +108,7 @@ def test_a_queued_load_begins_behind_what_the_device_still_does(
     pair.d.fetch(QUEUED)
 
     assert behind == [event]
-    pair.d.obey([Cancel("d1")])
+    pair.d.obey([CancelOrder("d1")])
     assert pair.d.outcome().failed == {"d1"}
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from pdgate.engine.vllm import settings
 from pdgate.engine.vllm.census import Seat
-from pdgate.engine.vllm.running import Running
+from pdgate.engine.vllm.running import RunningWorker
 from pdgate.transfer.base import TransferError
 from tests.engine.vllm.tensors import rebase, two_layers
 
 
-def start(**extra: object) -> Running:
+def start(**extra: object) -> RunningWorker:
     read = settings.read("kv_consumer", 0, extra, "tiny")
     tensors = two_layers()
-    return Running.start(
+    return RunningWorker.start(
         read, "/model", tensors, tensors.values(), "cpu-vec", rebase, Seat(), lambda mine: [mine]
     )
 

@@ -6,18 +6,18 @@ from typing import Any
 import pytest
 
 from pdgate.engine.vllm.orders import (
-    Asked,
-    Cancel,
+    AskedRequest,
+    CancelOrder,
     Drop,
     Evict,
     Fetch,
     Hold,
-    Kept,
+    KeptBlocks,
     LetGo,
     Progress,
-    Refuse,
+    RefuseOrder,
 )
-from pdgate.engine.vllm.scheduler_side import Ending, SchedulerSide
+from pdgate.engine.vllm.scheduler_side import EndingRequest, SchedulerSide
 
 BLOCK = 4
 HOLD = {"do_remote_decode": True}
@@ -40,10 +40,12 @@ class Request:
     num_computed_tokens: int = 0
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> AskedRequest:
         assert self.prompt_token_ids is not None
         assert self.kv_transfer_params is not None
-        return Asked(self.request_id, "r", tuple(self.prompt_token_ids), self.kv_transfer_params)
+        return AskedRequest(
+            self.request_id, "r", tuple(self.prompt_token_ids), self.kv_transfer_params
+        )
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_a_peer_is_told_when_the_client_left_the_queue(side: SchedulerSide) -> N
     request = Request(kv_transfer_params=FETCH)
     side.matched(request, 0)
 
-    assert side.finished(request, ABORTED, []) == Ending()
+    assert side.finished(request, ABORTED, []) == EndingRequest()
 
     assert side.take_orders() == (LetGo(request.asked),)
 
@@ -127,9 +129,9 @@ def test_a_load_is_cancelled_when_its_client_leaves(side: SchedulerSide) -> None
     side.allocated(request, [5, 6, 7], 9)
     side.take_orders()
 
-    assert side.finished(request, ABORTED, []) == Ending()
+    assert side.finished(request, ABORTED, []) == EndingRequest()
 
-    assert side.take_orders() == (Cancel(request.request_id),)
+    assert side.take_orders() == (CancelOrder(request.request_id),)
 
 
 def test_an_answered_request_leaves_nothing_behind(side: SchedulerSide) -> None:
@@ -137,7 +139,7 @@ def test_an_answered_request_leaves_nothing_behind(side: SchedulerSide) -> None:
     side.allocated(request, [5, 6, 7], 9)
     side.take_orders()
 
-    assert side.finished(request, CAPPED, [5, 6, 7]) == Ending()
+    assert side.finished(request, CAPPED, [5, 6, 7]) == EndingRequest()
 
     assert side.take_orders() == ()
     assert side._live == {}
@@ -150,9 +152,9 @@ def test_a_whole_prompt_is_kept(status: str, why: str, side: SchedulerSide) -> N
     side.allocated(request, [3, 4, 5], 0)
     request.num_computed_tokens = 10
 
-    assert side.finished(request, status, [3, 4, 5, 6]) == Ending(keeps=True)
+    assert side.finished(request, status, [3, 4, 5, 6]) == EndingRequest(keeps=True)
 
-    held = Kept(request.request_id, (3, 4, 5), 10, why)
+    held = KeptBlocks(request.request_id, (3, 4, 5), 10, why)
     assert side.take_orders() == (Hold(request.asked), held)
 
 
@@ -162,7 +164,7 @@ def test_an_aborted_prefill_is_dropped_by_who_knows_its_readers(side: SchedulerS
     side.allocated(request, [3, 4, 5], 0)
     request.num_computed_tokens = 4
 
-    assert side.finished(request, ABORTED, [3]) == Ending(keeps=True)
+    assert side.finished(request, ABORTED, [3]) == EndingRequest(keeps=True)
 
     (_, drop) = side.take_orders()
     assert isinstance(drop, Drop)
@@ -172,7 +174,7 @@ def test_a_prefill_that_left_the_queue_has_nothing_to_drop(side: SchedulerSide) 
     request = Request(kv_transfer_params=HOLD)
     side.matched(request, 0)
 
-    assert side.finished(request, ABORTED, []) == Ending()
+    assert side.finished(request, ABORTED, []) == EndingRequest()
     assert side.take_orders() == ()
 
 
@@ -181,7 +183,7 @@ def test_requests_of_nobody_else_are_left_alone(side: SchedulerSide) -> None:
 
     assert side.matched(request, 0) == 0
     side.allocated(request, [1, 2, 3], 0)
-    assert side.finished(request, CAPPED, [1, 2, 3]) == Ending()
+    assert side.finished(request, CAPPED, [1, 2, 3]) == EndingRequest()
     assert side.take_orders() == ()
 
 
@@ -201,7 +203,7 @@ def test_a_prompt_that_is_more_than_its_tokens_is_not_delegated(
 def test_a_refusal_is_an_order_too(side: SchedulerSide) -> None:
     side.refuse("x", "why")
 
-    assert side.take_orders() == (Refuse("x", "why"),)
+    assert side.take_orders() == (RefuseOrder("x", "why"),)
     assert side.take_orders() == ()
 
 
@@ -264,7 +266,7 @@ def test_nobody_else_is_told_of_blocks(
     side.allocated(request, [3, 4, 5], 0)
     request.num_computed_tokens = 10
 
-    assert side.finished(request, status, [3, 4, 5]) == Ending(keeps=True)
+    assert side.finished(request, status, [3, 4, 5]) == EndingRequest(keeps=True)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_a_load_that_failed_ends_as_its_protocol_says(
     request = Request(kv_transfer_params=params)
     side.allocated(request, [5, 6, 7], 9)
 
-    assert side.finished(request, FAILED, []) == Ending(as_abort=as_abort)
+    assert side.finished(request, FAILED, []) == EndingRequest(as_abort=as_abort)
 
 
 def test_what_fails_after_its_load_was_not_its_load(side: SchedulerSide) -> None:
@@ -285,4 +287,4 @@ def test_what_fails_after_its_load_was_not_its_load(side: SchedulerSide) -> None
     side.allocated(request, [5, 6, 7], 9)
     side.allocated(request, [5, 6, 7], 0)
 
-    assert side.finished(request, FAILED, []) == Ending()
+    assert side.finished(request, FAILED, []) == EndingRequest()

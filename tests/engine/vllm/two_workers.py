@@ -11,10 +11,10 @@ from typing import Any
 from pdgate.engine.connector import Connector, Core
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
-from pdgate.engine.vllm.dialects import Dialects, Mode, QueuedDialects
+from pdgate.engine.vllm.dialects import DialectMode, Dialects, QueuedDialects
 from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import Asked, Fetch, Hold, Kept
-from pdgate.engine.vllm.prefill_call import NOTHING, Calls, Failed
+from pdgate.engine.vllm.orders import AskedRequest, Fetch, Hold, KeptBlocks
+from pdgate.engine.vllm.prefill_call import NOTHING, Failed, PromptCalls
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
@@ -27,7 +27,7 @@ TOKENS = len(PROMPT) - 1
 P_BLOCKS, D_BLOCKS = (9, 2, 5), (4, 11, 7)
 
 
-class Engine(WorkerSide, Calls):
+class Engine(WorkerSide, PromptCalls):
     """A worker and its KV memory; it also takes the calls that its hand-over makes to its API."""
 
     def __init__(
@@ -35,7 +35,7 @@ class Engine(WorkerSide, Calls):
         backend: str,
         role: str,
         stack: ExitStack,
-        mode: Mode = Mode.LAYERWISE,
+        mode: DialectMode = DialectMode.LAYERWISE,
         layout: Layout = LAYOUT,
         queue: str = "",
     ) -> None:
@@ -64,7 +64,7 @@ class Engine(WorkerSide, Calls):
         super().__init__(connect, self._its_own_api)
         stack.callback(self.close)
 
-    def _its_own_api(self, failed: Failed) -> Calls:
+    def _its_own_api(self, failed: Failed) -> PromptCalls:
         return self
 
     def start(
@@ -90,7 +90,7 @@ class Engine(WorkerSide, Calls):
 
     def fetch(self, params: dict[str, Any], wire_id: str = "r") -> None:
         self.loads["d1"] = threading.Event()
-        self.obey([Fetch(Asked("d1", wire_id, PROMPT, params), D_BLOCKS, TOKENS, 0)])
+        self.obey([Fetch(AskedRequest("d1", wire_id, PROMPT, params), D_BLOCKS, TOKENS, 0)])
 
     def outcome(self) -> Results:
         assert self.loads["d1"].wait(SECONDS)
@@ -102,7 +102,7 @@ class Pair:
         self,
         backend: str,
         stack: ExitStack,
-        modes: tuple[Mode, Mode] = (Mode.LAYERWISE, Mode.LAYERWISE),
+        modes: tuple[DialectMode, DialectMode] = (DialectMode.LAYERWISE, DialectMode.LAYERWISE),
         d_layout: Layout = LAYOUT,
         queue: str = "",
     ) -> None:
@@ -124,7 +124,7 @@ class Pair:
         """P's request for what D has somehow asked of it has come in."""
         assert self.p.asked_for.wait(SECONDS)
         params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0]}
-        return Hold(Asked("p1", "r", PROMPT[:TOKENS], params))
+        return Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], params))
 
     def compute(self, layer: int) -> None:
         for place, block_id in enumerate(P_BLOCKS):
@@ -143,5 +143,5 @@ def content(layer: int, place: int) -> bytes:
     return bytes([1 + 10 * layer + place]) * LAYOUT.page_bytes
 
 
-def kept(tokens: int = TOKENS) -> Kept:
-    return Kept("p1", P_BLOCKS, tokens, "length")
+def kept(tokens: int = TOKENS) -> KeptBlocks:
+    return KeptBlocks("p1", P_BLOCKS, tokens, "length")

@@ -7,15 +7,15 @@ from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
 from pdgate.engine.vllm.orders import (
-    Asked,
+    AskedRequest,
     Fetch,
-    Kept,
+    KeptBlocks,
     Order,
 )
-from pdgate.engine.vllm.prefill_call import NOTHING, Calls
+from pdgate.engine.vllm.prefill_call import NOTHING, PromptCalls
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import WorkerSide
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 
 LEASE_SECONDS = 10.0
 BLOCKS = (5, 6, 7)
@@ -24,7 +24,7 @@ BLOCKS = (5, 6, 7)
 class WritesDown(Connector):
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self.kv_address = ("h", 1)
         self.said: list[tuple[Any, ...]] = []
         self.plans: dict[str, Load | Keep | Exception | None] = {}
@@ -75,7 +75,7 @@ class WritesDown(Connector):
 
 
 @dataclass
-class FakeCalls(Calls):
+class FakeCalls(PromptCalls):
     failed: Callable[[str, str], None]
     started: list[tuple[str, Sequence[int]]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Rig:
     def __init__(self) -> None:
         self.now = 0.0
 
-        def calls(failed: Callable[[str, str], None]) -> Calls:
+        def calls(failed: Callable[[str, str], None]) -> PromptCalls:
             self.calls = FakeCalls(failed)
             return self.calls
 
@@ -119,13 +119,13 @@ class Rig:
         return [one[1:] for one in self.connector.said if one[0] == verb]
 
 
-def asked(request_id: str, **params: Any) -> Asked:
-    return Asked(request_id, "r", tuple(range(10)), params)
+def asked(request_id: str, **params: Any) -> AskedRequest:
+    return AskedRequest(request_id, "r", tuple(range(10)), params)
 
 
 def fetch(request_id: str = "d1", tokens: int = 9, skip: int = 0) -> Fetch:
     return Fetch(asked(request_id), BLOCKS, tokens, skip)
 
 
-def kept(request_id: str = "p1") -> Kept:
-    return Kept(request_id, BLOCKS, 10, "length")
+def kept(request_id: str = "p1") -> KeptBlocks:
+    return KeptBlocks(request_id, BLOCKS, 10, "length")

@@ -10,7 +10,7 @@ import pytest
 from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.adaptive.adapting import Adapting
 from pdgate.gateway.adaptive.leader import SILENT_PERIODS
-from pdgate.gateway.adaptive.record import Record, to_bytes
+from pdgate.gateway.adaptive.record import RoleRecord, to_bytes
 from pdgate.gateway.adaptive.sides import Sides
 from pdgate.gateway.sync.shared_store import FileStore, SharedStore
 from pdgate.protocols.instance import Role
@@ -141,7 +141,7 @@ async def test_two_that_begin_at_once_agree_after_a_round(new_store: NewStore) -
     clock = Clock()
     one, other = Process(new_store(), clock), Process(new_store(), clock)
     await one.round()
-    await new_store().pin(to_bytes(Record("somebody", 1, {"e0": "decode", "e1": "prefill"})))
+    await new_store().pin(to_bytes(RoleRecord("somebody", 1, {"e0": "decode", "e1": "prefill"})))
     await other.round()
 
     await one.round()
@@ -180,7 +180,7 @@ async def test_nonsense_in_the_store_is_told_and_written_over(
 
 
 async def test_engines_that_only_others_know_are_no_concern_of_ours(new_store: NewStore) -> None:
-    await new_store().pin(to_bytes(Record("somebody", 1, {"elsewhere": "decode"})))
+    await new_store().pin(to_bytes(RoleRecord("somebody", 1, {"elsewhere": "decode"})))
     process = Process(new_store(), Clock())
 
     await process.round()

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, Gateway, gateway_of
 
@@ -115,7 +115,7 @@ async def test_what_cannot_be_is_named_and_changes_nothing(
 
 
 async def test_each_decision_is_counted_with_its_reason(token_file: str) -> None:
-    rule = Disaggregation(rule="uncached_tokens_above", uncached_tokens=10_000)
+    rule = DisaggregationSection(rule="uncached_tokens_above", uncached_tokens=10_000)
     engines = Engine(Role.PREFILL), Engine(Role.DECODE)
     async with gateway_of(*engines, disaggregation=rule, admin_token_file=token_file) as gateway:
         await gateway.chat()

@@ -10,7 +10,7 @@ from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.admission import Limits, Place
+from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.waiting import PATIENCE_SECONDS
@@ -30,12 +30,12 @@ def endpoints() -> Endpoints:
 class Caller:
     """A task that goes through the gate and stays inside until it is told to leave."""
 
-    def __init__(self, gate: Gate, place: Place, model: str | None = MODEL) -> None:
+    def __init__(self, gate: Gate, place: LinePlace, model: str | None = MODEL) -> None:
         self.inside = asyncio.Event()
         self._may_leave = asyncio.Event()
         self.task = asyncio.create_task(self._call(gate, place, model))
 
-    async def _call(self, gate: Gate, place: Place, model: str | None) -> None:
+    async def _call(self, gate: Gate, place: LinePlace, model: str | None) -> None:
         with gate.turn(model, place) as turn:
             if turn.waits:
                 await turn.come()
@@ -57,7 +57,7 @@ async def callers(gate: Gate) -> AsyncIterator[Come]:
     def come(
         urgency: int = 3, tenant: str = "", model: str | None = MODEL, tokens: int = 10
     ) -> Caller:
-        made.append(Caller(gate, Place(urgency, tenant, tokens), model))
+        made.append(Caller(gate, LinePlace(urgency, tenant, tokens), model))
         return made[-1]
 
     try:

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.sections import Admission, Listen
+from pdgate.gateway.config.sections import AdmissionSection, ListenSection
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.sync.workers import SharedLoad, lines
 from pdgate.gateway.wiring.parts import gate_of, scheduler_of
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.admission import Place
+from pdgate.scheduling.admission import LinePlace
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.reservation import Reservation
 from tests.support import waiting
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
 
 
 class Worker:
-    def __init__(self, folder: Path, limits: Admission) -> None:
+    def __init__(self, folder: Path, limits: AdmissionSection) -> None:
         self.endpoints = Endpoints()
         for name, role in (("p", Role.PREFILL), ("d", Role.DECODE)):
             self.endpoints.put(
@@ -31,7 +31,7 @@ class Worker:
             )
             self.endpoints.mark_up(name, [MODEL])
         self.load = SharedLoad(folder, self.endpoints)
-        settings = Settings(admission=limits, listen=Listen(workers=2))
+        settings = Settings(admission=limits, listen=ListenSection(workers=2))
         scheduler = scheduler_of(settings, self.endpoints, Policies(self.load.policy))
         gate = gate_of(settings, self.endpoints, scheduler, self.load)
         assert gate is not None
@@ -43,7 +43,7 @@ class Worker:
 
     async def _begin(self) -> AsyncExitStack:
         async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
-            turn = stack.enter_context(self.gate.turn(MODEL, Place()))
+            turn = stack.enter_context(self.gate.turn(MODEL, LinePlace()))
             if turn.waits:
                 await turn.come()
             return stack.pop_all()
@@ -55,7 +55,7 @@ class Worker:
 
 
 @contextmanager
-def two(folder: Path, limits: Admission) -> Iterator[tuple[Worker, Worker]]:
+def two(folder: Path, limits: AdmissionSection) -> Iterator[tuple[Worker, Worker]]:
     workers = Worker(folder, limits), Worker(folder, limits)
     try:
         for worker in workers:
@@ -67,7 +67,7 @@ def two(folder: Path, limits: Admission) -> Iterator[tuple[Worker, Worker]]:
 
 
 async def test_decode_engines_have_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
-    with two(tmp_path, Admission(decode_concurrency=2)) as (one, other):
+    with two(tmp_path, AdmissionSection(decode_concurrency=2)) as (one, other):
         calls = [await one.begin(), await other.begin()]
         waits = other.begin()
         done, _ = await asyncio.wait([waits], timeout=0.05)
@@ -80,13 +80,13 @@ async def test_decode_engines_have_no_more_than_the_limit_through_both(tmp_path:
 
 
 async def test_one_worker_may_have_all_while_the_other_needs_none(tmp_path: Path) -> None:
-    with two(tmp_path, Admission(decode_concurrency=4)) as (one, _):
+    with two(tmp_path, AdmissionSection(decode_concurrency=4)) as (one, _):
         for call in [await one.begin() for _ in range(4)]:
             await call.aclose()
 
 
 async def test_a_prefill_engine_has_no_more_than_the_limit_through_both(tmp_path: Path) -> None:
-    with two(tmp_path, Admission(prefill_concurrency=1)) as (one, other):
+    with two(tmp_path, AdmissionSection(prefill_concurrency=1)) as (one, other):
         with one.reserve():
             waits = other.begin()
             done, _ = await asyncio.wait([waits], timeout=0.05)
@@ -100,7 +100,7 @@ async def test_a_single_place_goes_from_line_to_line(
     """The worker whose call ends looks first, and would take it again each time."""
     # A machine that stalls makes no worker one that hangs.
     monkeypatch.setattr(lines, "HANGS_NS", int(PATIENCE_SECONDS * 1e9))
-    with two(tmp_path, Admission(decode_concurrency=1)) as (one, other):
+    with two(tmp_path, AdmissionSection(decode_concurrency=1)) as (one, other):
         running = await one.begin()
         waiting = {one.begin(): one, one.begin(): one, other.begin(): other, other.begin(): other}
         served = []
@@ -116,9 +116,11 @@ async def test_a_single_place_goes_from_line_to_line(
 
 
 @pytest.mark.parametrize(
-    "limits", [Admission(decode_concurrency=1), Admission(prefill_concurrency=1)]
+    "limits", [AdmissionSection(decode_concurrency=1), AdmissionSection(prefill_concurrency=1)]
 )
-async def test_a_worker_that_dies_leaves_its_places(tmp_path: Path, limits: Admission) -> None:
+async def test_a_worker_that_dies_leaves_its_places(
+    tmp_path: Path, limits: AdmissionSection
+) -> None:
     with two(tmp_path, limits) as (one, other):
         async with await one.begin():
             with one.reserve():
@@ -133,7 +135,7 @@ async def test_a_worker_that_hangs_loses_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "HANGS_NS", 50_000_000)
-    with two(tmp_path, Admission(decode_concurrency=1)) as (one, other):
+    with two(tmp_path, AdmissionSection(decode_concurrency=1)) as (one, other):
         running = await other.begin()
         hangs = one.begin()
         await asyncio.sleep(0)

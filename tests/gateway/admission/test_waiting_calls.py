@@ -5,7 +5,7 @@ import asyncio
 import httpx2
 import pytest
 
-from pdgate.gateway.config.sections import Admission
+from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     ANSWER,
@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.usefixtures("front_end")
 
-ONE_AT_DECODE = Admission(decode_concurrency=1)
+ONE_AT_DECODE = AdmissionSection(decode_concurrency=1)
 
 
 def ask(gateway: Gateway, **headers: str) -> asyncio.Task[httpx2.Response]:
@@ -62,7 +62,7 @@ async def test_a_prefill_that_no_decode_engine_will_take_is_not_begun() -> None:
 async def test_the_next_prompt_is_read_as_soon_as_prefill_is_done_with_one() -> None:
     prefill, decode = Held(), Held()
     engines = Engine(Role.PREFILL, prefill), Engine(Role.DECODE, decode)
-    async with gateway_of(*engines, admission=Admission(prefill_concurrency=1)) as gateway:
+    async with gateway_of(*engines, admission=AdmissionSection(prefill_concurrency=1)) as gateway:
         calls = ask(gateway), ask(gateway)
         reading = await prefill.next()
         await until_waiting(gateway, 1)
@@ -97,7 +97,7 @@ async def test_the_more_urgent_call_is_served_first() -> None:
 
 async def test_a_full_line_is_a_429_that_says_when_to_come_again() -> None:
     plain = Held()
-    settings = Admission(decode_concurrency=1, waiting=1)
+    settings = AdmissionSection(decode_concurrency=1, waiting=1)
     async with gateway_of(Engine(Role.PLAIN, plain), admission=settings) as gateway:
         first = ask(gateway)
         held = await plain.next()

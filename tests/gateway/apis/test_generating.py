@@ -185,7 +185,10 @@ async def test_an_answer_that_the_engine_gave_up_comes_from_another() -> None:
 
 async def test_what_goes_on_with_a_response_goes_where_it_is() -> None:
     """Engines keep responses in their own memory, and the id that we give says in whose."""
-    engines = [Engine(Role.PLAIN, says(as_json({"id": f"of {name}"}))) for name in "abc"]
+    engines = [
+        Engine(Role.PLAIN, says(as_json({"id": f"of {name}", "status": "completed"})))
+        for name in "abc"
+    ]
     async with gateway_of(*engines, plain_policy="round_robin") as gateway:
         for number, engine in enumerate(engines):
             name = response_id.new(f"plain-{number}", "m")

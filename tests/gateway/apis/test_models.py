@@ -136,3 +136,46 @@ def test_what_cannot_be_meant_is_named(tmp_path: Any, models: str, said: str) ->
 
     with pytest.raises(ConfigError, match=said):
         load(file, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "more"), [(CHAT, {}), (MESSAGES, {"messages": [{"role": "user", "content": "hi"}]})]
+)
+async def test_contexts_of_different_lengths(path: str, more: dict[str, Any]) -> None:
+    """An adapter's is that of the model that it changes; what fits nowhere is refused here."""
+    short, long = (
+        Engine(Role.PLAIN, says(as_json(SAID)) if path == MESSAGES else None) for _ in "ab"
+    )
+    for engine, length in ((short, 1000), (long, 8000)):
+        of = {"owned_by": "vllm"}
+        cards = [{"id": "m", "max_model_len": length, **of}, {"id": "lora", "parent": "m", **of}]
+        engine.probes["/v1/models"] = as_json({"object": "list", "data": cards})
+    async with gateway_of(short, long) as gateway:
+        for _ in range(4):
+            asked = {**question(model="lora", max_tokens=2000), **more}
+            answer = await gateway.http.post(path, json=asked)
+            assert answer.status_code == 200, answer.text
+        refused = await gateway.http.post(path, json={**asked, "max_tokens": 9000})
+
+    if path == MESSAGES:
+        # What engines make of such an answer is for them to say.
+        assert (refused.status_code, len(short.bodies), len(long.bodies)) == (200, 0, 5)
+        return
+    assert (len(short.bodies), len(long.bodies)) == (0, 4)
+    assert refused.status_code == 400
+    assert refused.json()["error"] == {
+        "message": "This model's maximum context length is 8000 tokens. However, 9000 are asked for of 'lora'",
+        "type": "invalid_request_error",
+        "param": "max_tokens",
+        "code": "context_length_exceeded",
+    }
+
+
+@pytest.mark.parametrize("owner", ["sglang", None, ["vllm"]])
+async def test_an_engine_that_may_cut_what_is_too_long_is_asked(owner: Any) -> None:
+    """SGLang does, with --allow-auto-truncate, and has told the length of its context as well."""
+    engine = Engine(Role.PLAIN)
+    card = {"id": "m", "max_model_len": 1000, "owned_by": owner}
+    engine.probes["/v1/models"] = as_json({"object": "list", "data": [card]})
+    async with gateway_of(engine) as gateway:
+        assert (await gateway.chat(max_tokens=9000)).status_code == 200

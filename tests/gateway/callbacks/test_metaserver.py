@@ -10,7 +10,7 @@ import pytest
 from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.gateway.callbacks.words import MessageResult, Words
 from pdgate.protocols.call import encode
 from pdgate.protocols.dialects.ascend_layerwise import attempt_of
 from tests.support.waiting import PATIENCE_SECONDS, until
@@ -61,8 +61,8 @@ async def test_a_word_reaches_who_waits_for_it_and_the_first_one_counts() -> Non
             assert bytes((await word)["remote_host"]) == b'"10.0.0.2"'
 
         assert await posted(server, post(WORD)) == 404
-    assert words.counts[Result.TAKEN] == 2
-    assert words.counts[Result.UNKNOWN] == 1
+    assert words.counts[MessageResult.TAKEN] == 2
+    assert words.counts[MessageResult.UNKNOWN] == 1
 
 
 async def test_the_blocks_of_a_long_prompt_are_a_word() -> None:
@@ -77,24 +77,28 @@ async def test_the_blocks_of_a_long_prompt_are_a_word() -> None:
 @pytest.mark.parametrize(
     ("data", "status", "result"),
     [
-        (post({**WORD, "request_id": "chatcmpl-of-nobody"}), 404, Result.UNKNOWN),
-        (post({"request_id": "chatcmpl-c7-1"}), 400, Result.MALFORMED),
-        (post({**WORD, "remote_block_ids": None}), 400, Result.MALFORMED),
-        (post({**WORD, "request_id": 7}), 400, Result.MALFORMED),
-        (post(b"{"), 400, Result.MALFORMED),
-        (post(WORD, "/v1/models"), 400, Result.MALFORMED),
-        (b"GET /v1/metaserver HTTP/1.1\r\n\r\n", 400, Result.MALFORMED),
-        (b"POST /v1/metaserver HTTP/1.1\r\n\r\n", 400, Result.MALFORMED),
-        (b"POST /v1/metaserver HTTP/1.1\r\ncontent-length: 1048577\r\n\r\n", 413, Result.TOO_LARGE),
+        (post({**WORD, "request_id": "chatcmpl-of-nobody"}), 404, MessageResult.UNKNOWN),
+        (post({"request_id": "chatcmpl-c7-1"}), 400, MessageResult.MALFORMED),
+        (post({**WORD, "remote_block_ids": None}), 400, MessageResult.MALFORMED),
+        (post({**WORD, "request_id": 7}), 400, MessageResult.MALFORMED),
+        (post(b"{"), 400, MessageResult.MALFORMED),
+        (post(WORD, "/v1/models"), 400, MessageResult.MALFORMED),
+        (b"GET /v1/metaserver HTTP/1.1\r\n\r\n", 400, MessageResult.MALFORMED),
+        (b"POST /v1/metaserver HTTP/1.1\r\n\r\n", 400, MessageResult.MALFORMED),
+        (
+            b"POST /v1/metaserver HTTP/1.1\r\ncontent-length: 1048577\r\n\r\n",
+            413,
+            MessageResult.TOO_LARGE,
+        ),
         (
             b"POST /v1/metaserver HTTP/1.1\r\nx: " + b"y" * 20_000 + b"\r\n\r\n",
             413,
-            Result.TOO_LARGE,
+            MessageResult.TOO_LARGE,
         ),
     ],
 )
 async def test_what_is_no_word_is_refused_and_counted(
-    data: bytes, status: int, result: Result
+    data: bytes, status: int, result: MessageResult
 ) -> None:
     words = Words()
     async with serving(words) as server:
@@ -110,7 +114,7 @@ async def test_a_stranger_is_refused_and_counted() -> None:
         with words.expecting("c7-1") as word:
             assert await posted(server, post(WORD)) == 403
             assert not word.done()
-    assert words.counts[Result.STRANGER] == 1
+    assert words.counts[MessageResult.STRANGER] == 1
 
 
 async def test_one_that_has_left_before_it_is_asked_for_its_name_is_a_stranger() -> None:
@@ -126,7 +130,7 @@ async def test_one_that_has_left_before_it_is_asked_for_its_name_is_a_stranger()
             open_.transport, open_.transport.get_protocol(), reader, asyncio.get_running_loop()
         )
         await server._serve(reader, gone)
-    assert words.counts[Result.STRANGER] == 1
+    assert words.counts[MessageResult.STRANGER] == 1
 
 
 async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +138,7 @@ async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     words = Words()
     async with serving(words) as server:
         assert await posted(server, post(WORD)) == 503
-    assert words.counts[Result.TOO_MANY] == 1
+    assert words.counts[MessageResult.TOO_MANY] == 1
 
 
 async def test_bodies_that_are_on_their_way_are_bounded_together(
@@ -153,7 +157,7 @@ async def test_bodies_that_are_on_their_way_are_bounded_together(
         half.close()
         await until(lambda: server._coming_bytes == 0, "it is given back")
         assert await posted(server, post(WORD)) == 404
-    assert words.counts[Result.TOO_MANY] == 1
+    assert words.counts[MessageResult.TOO_MANY] == 1
 
 
 async def test_it_can_be_run_again_and_ends_at_once() -> None:

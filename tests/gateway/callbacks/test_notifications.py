@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks.notifications import Notifications
-from pdgate.gateway.callbacks.words import Result, Words
+from pdgate.gateway.callbacks.words import MessageResult, Words
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -43,7 +43,7 @@ def notif(req_id: Any) -> bytes:
     return msgspec.msgpack.encode({"type": "ProxyNotif", "req_id": req_id})
 
 
-async def counted(words: Words, result: Result, least: int) -> None:
+async def counted(words: Words, result: MessageResult, least: int) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         # ZeroMQ tells nobody that it has refused.
         while words.counts[result] < least:  # noqa: ASYNC110
@@ -58,8 +58,8 @@ async def test_a_notification_reaches_who_waits_for_it() -> None:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 assert await word == {}
         await socket.send(notif("c7-1"))
-        await counted(words, Result.UNKNOWN, 1)
-    assert words.counts[Result.TAKEN] == 1
+        await counted(words, MessageResult.UNKNOWN, 1)
+    assert words.counts[MessageResult.TAKEN] == 1
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ async def test_what_is_no_notification_is_counted_and_the_next_is_heard(message:
     words = Words()
     async with serving(words) as server, pusher(server) as socket:
         await socket.send(message)
-        await counted(words, Result.MALFORMED, 1)
+        await counted(words, MessageResult.MALFORMED, 1)
         await socket.send(notif("of-nobody"))
-        await counted(words, Result.UNKNOWN, 1)
+        await counted(words, MessageResult.UNKNOWN, 1)
 
 
 async def test_a_flood_of_messages_leaves_the_loop_its_turns() -> None:
@@ -92,10 +92,10 @@ async def test_a_flood_of_messages_leaves_the_loop_its_turns() -> None:
         running = asyncio.create_task(server.run())
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while words.counts[Result.UNKNOWN] < 200:
-                    seen = words.counts[Result.UNKNOWN]
+                while words.counts[MessageResult.UNKNOWN] < 200:
+                    seen = words.counts[MessageResult.UNKNOWN]
                     await asyncio.sleep(0)
-                    turns += words.counts[Result.UNKNOWN] > seen
+                    turns += words.counts[MessageResult.UNKNOWN] > seen
         finally:
             running.cancel()
             await asyncio.wait((running,))
@@ -108,9 +108,9 @@ async def test_a_stranger_is_not_let_in_and_counted() -> None:
     async with serving(words, "10.0.0.0/8") as server, pusher(server) as socket:
         with words.expecting("c7-1") as word:
             await socket.send(notif("c7-1"))
-            await counted(words, Result.STRANGER, 1)
+            await counted(words, MessageResult.STRANGER, 1)
             assert not word.done()
-    assert words.counts[Result.TAKEN] == 0
+    assert words.counts[MessageResult.TAKEN] == 0
 
 
 async def test_a_long_message_ends_its_connection_and_no_other() -> None:
@@ -122,5 +122,5 @@ async def test_a_long_message_ends_its_connection_and_no_other() -> None:
                 await other.send(notif("c7-1"))
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await word
-        await counted(words, Result.TOO_LARGE, 1)
-    assert words.counts[Result.MALFORMED] == 0
+        await counted(words, MessageResult.TOO_LARGE, 1)
+    assert words.counts[MessageResult.MALFORMED] == 0

@@ -125,3 +125,39 @@ def test_settings_made_by_hand_are_checked_too() -> None:
 
     with pytest.raises(ValueError, match="several decode instances"):
         Settings.model_validate({"instances": [entry, entry]})
+
+
+def test_each_rank_behind_a_url_is_an_instance() -> None:
+    found = fleet(
+        "role=decode,url=http://a,dp=2",
+        "role=decode,url=http://b,id=mine,dp=2",
+        "role=prefill,url=http://a",
+    )
+
+    assert [(one.id, one.url, one.dp_rank, one.dp_size) for one in found] == [
+        ("decode-0-dp0", "http://a", 0, 2),
+        ("decode-0-dp1", "http://a", 1, 2),
+        ("mine-dp0", "http://b", 0, 2),
+        ("mine-dp1", "http://b", 1, 2),
+        ("prefill-0", "http://a", None, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["role=decode,url=http://a,dp=2,dp_rank=1"], "'dp' stands for all ranks"),
+        (["role=decode,url=http://a,dp=2,dp_size=2"], "'dp' stands for all ranks"),
+        (["role=decode,url=http://a,dp=2", "role=decode,url=http://a,dp_rank=1"], "have the URL"),
+        (
+            ["role=decode,url=http://a,dp=2,id=x", "role=decode,url=http://b,id=x-dp1"],
+            "the id 'x-dp1'",
+        ),
+        (["role=decode,url=http://a,dp=0"], "dp"),
+        (["role=decode,url=http://a,dp=2000"], "dp"),
+        (["role=decode,url=http://a,dp=x"], "dp"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(flags: list[str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        fleet(*flags)

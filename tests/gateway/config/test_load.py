@@ -15,7 +15,7 @@ from pdgate.gateway.config import ConfigError, Settings, load
 from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.complaints import known_keys
 from pdgate.gateway.config.rules import rule_of
-from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import UncachedTokensAbove
 from pdgate.scheduling.policy_context import Targets
@@ -200,7 +200,7 @@ def test_every_section_is_frozen_and_closed() -> None:
 
 def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
     """The simulator and plugins build these without settings."""
-    ruled = Disaggregation(rule="uncached_tokens_above")
+    ruled = DisaggregationSection(rule="uncached_tokens_above")
 
     assert rule_of(ruled) == UncachedTokensAbove()
     assert Targets(**Settings().targets.model_dump()) == Targets()

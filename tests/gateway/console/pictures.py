@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from selenium.webdriver.support.ui import WebDriverWait
 
-from pdgate.operations.top.view import View
+from pdgate.operations.top.view import TopView
 from pdgate.operations.top.watching import once, shown
 from tests.docs.pages import DOCS
 from tests.gateway.console.browser import browser, complaints, size
@@ -46,7 +46,7 @@ async def draw_top(site: Site) -> None:
     console = Console(
         file=io.StringIO(), width=132, height=36, record=True, color_system="truecolor"
     )
-    view = View("http://gateway:8000")
+    view = TopView("http://gateway:8000")
     shown(view, await once(site.url, TOKEN))
     console.print(view, height=console.height)
     console.save_svg(str(FOLDER / "top.svg"), title="pdgate top")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pdgate.gateway.console.attention import LASTS_SECONDS, Attention
+from pdgate.gateway.console.attention import LASTS_SECONDS, ConsoleAttention
 from pdgate.protocols.instance import Role
 from tests.gateway.console.watching import KNOWN, gateway_with_console, picture_of
 from tests.support.fleet import Engine, Gateway
@@ -12,7 +12,7 @@ from tests.support.fleet import Engine, Gateway
 
 def test_it_begins_with_the_first_look_and_ends_some_time_after_the_last() -> None:
     now, said = [0.0], list[str]()
-    attention = Attention(
+    attention = ConsoleAttention(
         lambda: said.append("begins"), lambda: said.append("ends"), lambda: now[0]
     )
 

@@ -8,7 +8,7 @@ from pdgate.gateway.console.pulse import (
     KEPT_SLOTS,
     SLOT_SECONDS,
     Pulse,
-    Slot,
+    PulseSlot,
     points,
     quantiles,
     together,
@@ -64,7 +64,7 @@ def test_a_slot_is_what_was_new_in_it_over_all_labels(clock: list[float]) -> Non
     pulse.beat()
 
     assert pulse.slots() == [
-        Slot(
+        PulseSlot(
             1000 // SLOT_SECONDS,
             buckets({"0.25": 2, "10.0": 1}),
             {},
@@ -101,13 +101,16 @@ def test_quiet_slots_are_left_out_and_old_ones_go(clock: list[float]) -> None:
 
 
 def test_slots_of_several_processes_are_added_by_their_time() -> None:
-    mine = [Slot(7, {"0.1": 1}, {}, {"ok": 1}), Slot(9, {"0.1": 1}, {}, {"ok": 1})]
-    others = [Slot(8, {"0.1": 2}, {}, {"ok": 2}), Slot(9, {"0.1": 1, "0.2": 1}, {}, {"left": 1})]
+    mine = [PulseSlot(7, {"0.1": 1}, {}, {"ok": 1}), PulseSlot(9, {"0.1": 1}, {}, {"ok": 1})]
+    others = [
+        PulseSlot(8, {"0.1": 2}, {}, {"ok": 2}),
+        PulseSlot(9, {"0.1": 1, "0.2": 1}, {}, {"left": 1}),
+    ]
 
     assert together([mine, others]) == [
         mine[0],
         others[0],
-        Slot(9, {"0.1": 2, "0.2": 1}, {}, {"ok": 1, "left": 1}),
+        PulseSlot(9, {"0.1": 2, "0.2": 1}, {}, {"ok": 1, "left": 1}),
     ]
 
 
@@ -133,7 +136,7 @@ def test_quantiles_are_read_within_their_bucket(
 
 def test_a_chart_has_rates_per_second_and_tells_failures_from_clients_that_left() -> None:
     ended = {"ok": 6, "client_gone": 2, "engine_failed": 1, "no_instance": 1}
-    (point,) = points([Slot(5, {"0.1": 1}, {}, ended)])
+    (point,) = points([PulseSlot(5, {"0.1": 1}, {}, ended)])
 
     assert (point["ok"], point["gone"], point["failed"]) == (
         6 / SLOT_SECONDS, 2 / SLOT_SECONDS, 2 / SLOT_SECONDS,

@@ -6,7 +6,7 @@ from pdgate.cluster.member import Member
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import check_kind
 from pdgate.gateway.discovery import adopt
-from pdgate.gateway.discovery.adopt import Unusable, adopter
+from pdgate.gateway.discovery.adopt import UnusableMember, adopter
 from pdgate.protocols.instance import Role
 
 
@@ -25,7 +25,7 @@ def test_a_configured_instance_is_not_replaced() -> None:
         {"instances": [{"role": "decode", "url": "http://10.0.0.1:8000"}]}
     )
 
-    with pytest.raises(Unusable, match="configured already"):
+    with pytest.raises(UnusableMember, match="configured already"):
         adopter(configured)(engine(1))
 
 
@@ -37,7 +37,7 @@ def test_a_configured_instance_is_not_replaced() -> None:
     ],
 )
 def test_who_cannot_be_spoken_to_is_told_apart(member: Member, why: str) -> None:
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(UnusableMember, match=why):
         adopter(Settings())(member)
 
 
@@ -45,7 +45,7 @@ def test_an_announced_static_engine_has_to_name_its_pair() -> None:
     """Another may join at any time, and no call may then cross to a peer that it does not know."""
     adopt_static = adopter(Settings(neuron_generation="static"))
 
-    with pytest.raises(Unusable, match="has to say 'pair'"):
+    with pytest.raises(UnusableMember, match="has to say 'pair'"):
         adopt_static(engine(1, protocol="neuron"))
     said = Member(Role.DECODE, "10.0.0.1", 8000, protocol="neuron", pair="first")
     assert adopt_static(said).pair == "first"
@@ -64,7 +64,7 @@ def test_engines_of_a_kind_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> 
     usable = adopter(Settings())
     for number in range(9):
         usable(engine(number))
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableMember):
             usable(engine(number, protocol="acme"))
 
     assert checked == [("decode", "vllm-nixl", "")]

@@ -14,10 +14,10 @@ import pytest
 from pdgate.cluster.directory import Event, Joined, Left, Listed, Lost, Resumed
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.member import Member
-from pdgate.cluster.memory import Memory
+from pdgate.cluster.memory import MemoryDirectory
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.config import Settings
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.probe import Prober
@@ -36,11 +36,11 @@ from tests.support.fleet import (
 from tests.support.raw_server import Peer, raw_server
 from tests.support.waiting import until
 
-RARELY = Health(interval_seconds=600, timeout_seconds=10)
+RARELY = HealthSection(interval_seconds=600, timeout_seconds=10)
 """So that nothing here waits for the next round of probes."""
 
 
-class Told(Memory):
+class Told(MemoryDirectory):
     """A directory that also tells what a test says."""
 
     def say(self, event: Event) -> None:
@@ -214,7 +214,7 @@ async def test_calls_go_on_while_the_directory_is_away(announced: Announced) -> 
 
 
 async def test_a_gateway_that_starts_while_the_directory_is_away_says_that_it_waits() -> None:
-    class Silent(Memory):
+    class Silent(MemoryDirectory):
         async def follow(self, tell: Callable[[Event], None]) -> None:
             tell(Lost("away"))
             await asyncio.Event().wait()
@@ -305,7 +305,7 @@ async def test_the_doubted_are_dropped_when_their_time_has_come() -> None:
     endpoints = Endpoints()
     prober = Prober(endpoints, interval_seconds=1, timeout_seconds=1, retry_seconds=0.5)
     clock = asyncio.get_running_loop().time
-    feed = Feed(Memory(), endpoints, prober, adopter(Settings()), clock)
+    feed = Feed(MemoryDirectory(), endpoints, prober, adopter(Settings()), clock)
     feed.roster = Roster(grace_seconds=0.05)
     member = Member(Role.PLAIN, "10.0.0.1", 80)
     async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
@@ -329,7 +329,7 @@ async def test_events_that_come_together_are_put_into_use_together() -> None:
 
     endpoints = Endpoints()
     prober = Prober(endpoints, interval_seconds=600, timeout_seconds=1, retry_seconds=0.5)
-    feed = Feed(Memory(), endpoints, prober, adopt, asyncio.get_running_loop().time)
+    feed = Feed(MemoryDirectory(), endpoints, prober, adopt, asyncio.get_running_loop().time)
     async with asyncio.timeout(PATIENCE_SECONDS), following(feed):
         await feed.listed.wait()
         for number in range(100):

@@ -13,10 +13,10 @@ import pytest
 from pdgate.cluster import remembered
 from pdgate.cluster.directory import Event, Listed, Lost
 from pdgate.cluster.member import Member
-from pdgate.cluster.memory import Memory
-from pdgate.gateway.config.sections import Health
+from pdgate.cluster.memory import MemoryDirectory
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.gateway.discovery import state as module
-from pdgate.gateway.discovery.state import FILE_NAME, State
+from pdgate.gateway.discovery.state import FILE_NAME, DiscoveryState
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, Gateway, gateway_of
 from tests.support.raw_server import raw_server
@@ -25,7 +25,7 @@ from tests.support.waiting import until
 NOW = 1_790_000_000.0
 
 
-class Away(Memory):
+class Away(MemoryDirectory):
     """Does not answer, until a test says what it tells."""
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ async def member() -> AsyncIterator[Member]:
         yield Member(Role.PLAIN, host, int(port), epoch="one")
 
 
-def gateway(directory: Memory, folder: Path) -> Any:
-    rarely = Health(interval_seconds=600, timeout_seconds=10)
+def gateway(directory: MemoryDirectory, folder: Path) -> Any:
+    rarely = HealthSection(interval_seconds=600, timeout_seconds=10)
     return gateway_of(directory=directory, health=rarely, state_dir=str(folder))
 
 
@@ -60,7 +60,7 @@ async def directory_of(running: Gateway) -> dict[str, Any]:
 async def test_engines_of_the_last_life_serve_while_the_directory_is_away(
     member: Member, tmp_path: Path
 ) -> None:
-    there, path = Memory(), tmp_path / FILE_NAME
+    there, path = MemoryDirectory(), tmp_path / FILE_NAME
     there.put(member.key, member.value())
     async with gateway(there, tmp_path):
         await until(path.exists, "a file")
@@ -102,7 +102,7 @@ async def test_what_is_not_known_to_be_true_is_not_written(
 ) -> None:
     """Else the list would seem younger than it is."""
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
-    state, asked = State(tmp_path, lambda: NOW), asyncio.Queue[None]()
+    state, asked = DiscoveryState(tmp_path, lambda: NOW), asyncio.Queue[None]()
     lists: Iterator[dict[str, Member] | None] = iter([None, {}])
 
     def current() -> dict[str, Member] | None:
@@ -127,7 +127,7 @@ async def test_a_folder_that_cannot_be_written_is_said_once(
 ) -> None:
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     (tmp_path / "file").touch()
-    state, written = State(tmp_path / "file"), asyncio.Semaphore(0)
+    state, written = DiscoveryState(tmp_path / "file"), asyncio.Semaphore(0)
 
     def current() -> dict[str, Member]:
         written.release()

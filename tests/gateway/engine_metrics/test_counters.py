@@ -1,20 +1,20 @@
-from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.counters import EngineCounters
 
 
 def test_what_is_new_is_the_difference() -> None:
-    new = Counters(computed=5, loads=3).since(Counters(computed=2, loads=3))
+    new = EngineCounters(computed=5, loads=3).since(EngineCounters(computed=2, loads=3))
 
-    assert new == Counters(computed=3, loads=0)
+    assert new == EngineCounters(computed=3, loads=0)
 
 
 def test_a_number_that_falls_is_a_new_life() -> None:
-    assert Counters(computed=1, loads=9).since(Counters(computed=2, loads=3)) is None
+    assert EngineCounters(computed=1, loads=9).since(EngineCounters(computed=2, loads=3)) is None
 
 
 def test_a_family_that_is_gone_is_a_new_life() -> None:
-    assert Counters(computed=5).since(Counters(computed=2, loads=3)) is None
+    assert EngineCounters(computed=5).since(EngineCounters(computed=2, loads=3)) is None
 
 
 def test_a_family_that_appears_began_at_zero() -> None:
     """vLLM with several API servers shows some only once they have something to show."""
-    assert Counters(transferred=7).since(Counters()) == Counters(transferred=7)
+    assert EngineCounters(transferred=7).since(EngineCounters()) == EngineCounters(transferred=7)

@@ -5,7 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pdgate.engine.metrics import EngineMetrics
 from pdgate.engine.vllm.metrics import COUNTERS as CONNECTOR_COUNTERS
 from pdgate.engine.vllm.metrics import PREFIX
-from pdgate.gateway.engine_metrics.counters import Counters
+from pdgate.gateway.engine_metrics.counters import EngineCounters
 from pdgate.gateway.engine_metrics.families import COUNTERS
 from pdgate.gateway.engine_metrics.page import parse
 from tests.support.engine_cores import engine, layout
@@ -26,7 +26,7 @@ def test_a_page_of_the_reference_engine_is_read() -> None:
 
     page = parse(generate_latest(registry))
 
-    assert page.counters == Counters(
+    assert page.counters == EngineCounters(
         computed=1,
         chosen=10,
         cached=2,

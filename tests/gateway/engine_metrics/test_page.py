@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import SLICE_BYTES, Page, parse, parse_in_turns
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import SLICE_BYTES, MetricsPage, parse, parse_in_turns
 
 VLLM = b"""\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -34,8 +34,8 @@ vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="512"} 1.0
 
 
 def test_a_page_of_vllm_is_read() -> None:
-    assert parse(VLLM) == Page(
-        Counters(
+    assert parse(VLLM) == MetricsPage(
+        EngineCounters(
             computed=5,
             cached=16,
             transferred=1200,
@@ -67,7 +67,7 @@ vllm:mooncake_num_kv_expired_reqs_total{engine="0"} 4.0
 """
     )
 
-    assert page.counters == Counters(loads=8, loads_failed=3, expired=4)
+    assert page.counters == EngineCounters(loads=8, loads_failed=3, expired=4)
 
 
 def test_a_page_of_sglang_says_its_load() -> None:
@@ -80,7 +80,7 @@ def test_a_page_of_sglang_says_its_load() -> None:
     )
 
     assert (page.running, page.waiting, page.kv_used, page.kv_tokens) == (8, 6, 0.5, 471258)
-    assert page.counters == Counters()
+    assert page.counters == EngineCounters()
 
 
 def test_ranks_are_added_up_and_shares_averaged() -> None:
@@ -95,6 +95,18 @@ def test_an_instance_that_is_one_rank_reads_its_own_lines() -> None:
 
     assert parse(VLLM + other, rank=1).running == 11
     assert parse(VLLM + other, rank=0) == parse(VLLM)
+
+
+def test_a_rank_of_sglang_reads_its_own_lines() -> None:
+    lines = [
+        b'sglang:num_running_reqs{engine_type="decode",tp_rank="0",dp_rank="%d"} %d\n'
+        % (rank, load)
+        for rank, load in ((0, 3), (1, 5), (10, 7))
+    ]
+    page = b"".join(lines)
+
+    assert [parse(page, rank=rank).running for rank in (0, 1, 10)] == [3, 5, 7]
+    assert parse(page).running == 15
 
 
 def test_labels_may_hold_anything() -> None:
@@ -126,7 +138,7 @@ def test_labels_may_hold_anything() -> None:
     ],
 )
 def test_a_line_that_cannot_be_read_is_passed_over(line: bytes) -> None:
-    assert parse(line) == Page()
+    assert parse(line) == MetricsPage()
 
 
 def test_labels_and_timestamps_are_optional() -> None:

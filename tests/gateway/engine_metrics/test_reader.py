@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pdgate.gateway.engine_metrics import reader
-from pdgate.gateway.engine_metrics.page import Page, parse
-from pdgate.gateway.engine_metrics.reader import STALE_INTERVALS, PrefillQueue, Reader, Reading
-from pdgate.gateway.upstream.one_shot import Gone, Said
+from pdgate.gateway.engine_metrics.page import MetricsPage, parse
+from pdgate.gateway.engine_metrics.reader import (
+    STALE_INTERVALS,
+    EngineReading,
+    MetricsReader,
+    PrefillQueue,
+)
+from pdgate.gateway.upstream.one_shot import Gone, OneShotAnswer
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Status
@@ -29,11 +34,11 @@ class Scene:
     def __init__(self) -> None:
         self.now = 0.0
         self.instances = fleet(P0, D0)
-        self.pages: dict[str, Callable[[], Said]] = {}
+        self.pages: dict[str, Callable[[], OneShotAnswer]] = {}
         self.answer: Answer = self._answer
-        self.seen: list[tuple[str, Page]] = []
+        self.seen: list[tuple[str, MetricsPage]] = []
         self.has_seen = asyncio.Event()
-        self.reader = Reader(
+        self.reader = MetricsReader(
             self.instances,
             INTERVAL_SECONDS,
             2.0,
@@ -57,11 +62,11 @@ class Scene:
         assert endpoint is not None
         return endpoint
 
-    def _see(self, endpoint: Endpoint, page: Page) -> None:
+    def _see(self, endpoint: Endpoint, page: MetricsPage) -> None:
         self.seen.append((endpoint.instance.id, page))
         self.has_seen.set()
 
-    async def _answer(self, question: Question) -> Said:
+    async def _answer(self, question: Question) -> OneShotAnswer:
         assert question.path == "/metrics"
         page = self.pages.get(question.host)
         if page is None:
@@ -69,8 +74,8 @@ class Scene:
         return page()
 
 
-def page_of(text: str) -> Said:
-    return Said(200, text.encode())
+def page_of(text: str) -> OneShotAnswer:
+    return OneShotAnswer(200, text.encode())
 
 
 P_HOST, D_HOST = P0.host, D0.host
@@ -120,7 +125,7 @@ async def test_what_is_stale_is_gone_though_the_engine_only_hangs() -> None:
     endpoint = scene.endpoint("d0")
     asked = asyncio.Event()
 
-    async def hang(_: Question) -> Said:
+    async def hang(_: Question) -> OneShotAnswer:
         asked.set()
         return await asyncio.Future()
 
@@ -137,7 +142,7 @@ async def test_calls_of_others_are_those_beyond_ours_when_it_was_asked_or_answer
     endpoint = scene.endpoint("d0")
     endpoint.calls = 5
 
-    def answer() -> Said:
+    def answer() -> OneShotAnswer:
         # One ends and none begins while it is asked.
         endpoint.calls = 4
         return page_of("vllm:num_requests_running 30")
@@ -171,12 +176,12 @@ async def test_a_page_without_load_is_no_status() -> None:
 @pytest.mark.parametrize(
     ("page", "complaint"),
     [
-        (lambda: Said(404, b""), "d0: GET /metrics answered 404"),
+        (lambda: OneShotAnswer(404, b""), "d0: GET /metrics answered 404"),
         (lambda: page_of("a" * 2000), "d0: GET /metrics: its answer is longer than 1000"),
     ],
 )
 async def test_who_does_not_tell_is_named_once(
-    page: Callable[[], Said],
+    page: Callable[[], OneShotAnswer],
     complaint: str,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
@@ -203,7 +208,7 @@ async def test_one_that_hangs_holds_nobody_up() -> None:
     scene.says(D_HOST, "vllm:num_requests_running 3")
     hanging = asyncio.Event()
 
-    async def answer(question: Question) -> Said:
+    async def answer(question: Question) -> OneShotAnswer:
         if question.host == P_HOST:
             hanging.set()
             await asyncio.Event().wait()
@@ -221,7 +226,7 @@ async def test_one_that_hangs_holds_nobody_up() -> None:
 async def test_what_an_engine_told_that_was_replaced_meanwhile_is_not_its_successors() -> None:
     scene = Scene()
 
-    def replaced() -> Said:
+    def replaced() -> OneShotAnswer:
         scene.instances.put(replace(D0, url="http://10.0.9.9:8200"))
         return page_of("vllm:num_requests_running 3")
 
@@ -291,15 +296,16 @@ async def test_the_prefill_queue_is_shared_out_to_those_that_take_from_it() -> N
     assert calls_there(scene.endpoint("p0")) == 4
 
 
-def never(endpoint: Endpoint, page: Page) -> None:
+def never(endpoint: Endpoint, page: MetricsPage) -> None:
     raise AssertionError("nobody is asked")
 
 
 def queue_of(*up: bool | None, age_seconds: float = 0.0) -> PrefillQueue:
     """As engines with these words on their last pages see it."""
-    reader = Reader(fleet(), INTERVAL_SECONDS, 2.0, never, lambda: age_seconds)
+    reader = MetricsReader(fleet(), INTERVAL_SECONDS, 2.0, never, lambda: age_seconds)
     reader.readings |= {
-        str(number): Reading("http://d", 0.0, Page(queue_up=one)) for number, one in enumerate(up)
+        str(number): EngineReading("http://d", 0.0, MetricsPage(queue_up=one))
+        for number, one in enumerate(up)
     }
     return PrefillQueue(reader)
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from pdgate.gateway import memory_limit
+from pdgate.gateway import memory_limit, turns
 from pdgate.gateway.config.api_keys import ApiKeyEntry
-from pdgate.gateway.front import crowd, limits, turns
+from pdgate.gateway.front import crowd, limits
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.security.keys import hash_of

@@ -7,7 +7,7 @@ import pytest
 from starlette.requests import Request
 
 from pdgate.gateway.front.crowd import Crowd
-from pdgate.gateway.front.incoming import Incoming
+from pdgate.gateway.front.incoming import IncomingBody
 from pdgate.protocols.errors import GatewayError, OutOfMemory, TooLarge
 from tests.support.waiting import until
 
@@ -25,7 +25,7 @@ class Upload:
     async def _read(self, crowd: Crowd) -> None:
         """Its call goes on until `over`, as an answer does that its client reads slowly."""
         request = Request({"type": "http", "headers": []}, self._receive)
-        with Incoming(crowd) as incoming:
+        with IncomingBody(crowd) as incoming:
             try:
                 self.body = await incoming.read(request, _at_most_100)
             except GatewayError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pdgate.gateway.kv_events.events import Batch, read
+from pdgate.gateway.kv_events.events import EventBatch, read
 
 
 class KvCache:
@@ -59,6 +59,6 @@ def payload(*events: Any, at: float = 1.0) -> bytes:
     return msgspec.msgpack.encode([at, list(events), 0])
 
 
-def batch(*events: Any) -> Batch:
+def batch(*events: Any) -> EventBatch:
     """As it arrives."""
     return read(payload(*events))

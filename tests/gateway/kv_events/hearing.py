@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
-import zmq
 
 from pdgate.engine.kv_events.publisher import Publisher
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import Subscriber
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support import waiting
@@ -38,8 +37,8 @@ class Lossy(Publisher):
         self.mumbles = False
 
     @property
-    def source(self) -> Source:
-        return Source(self.endpoint, self.replay_endpoint, self.topic)
+    def source(self) -> EventSource:
+        return EventSource(self.endpoint, self.replay_endpoint, self.topic)
 
 
 @contextmanager
@@ -63,12 +62,12 @@ class Hearing:
         clock: The feed's.
     """
 
-    def __init__(self, source: Source, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    def __init__(self, source: EventSource) -> None:
         self.heard: list[str] = []
         self.forgot = 0
         self.clock = Clock()
         self._news = asyncio.Event()
-        self.feed = Subscriber(context, source, self._taken, self._forget, self.clock)
+        self.feed = Subscriber(source, self._taken, self._forget, self.clock)
 
     def _taken(self, payload: bytes) -> None:
         _, events, _ = msgspec.msgpack.decode(payload)
@@ -121,11 +120,9 @@ class Hearing:
 
 
 @contextmanager
-def hearing(source: Source) -> Iterator[Hearing]:
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    made = Hearing(source, context)
+def hearing(source: EventSource) -> Iterator[Hearing]:
+    made = Hearing(source)
     try:
         yield made
     finally:
         made.feed.close()
-        context.term()

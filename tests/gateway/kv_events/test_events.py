@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.gateway.kv_events.events import Cleared, Malformed, Removed, Stored, read
+from pdgate.gateway.kv_events.events import Cleared, MalformedBatch, Removed, Stored, read
 from tests.gateway.kv_events.engine import CLEARED, payload
 
 
@@ -59,7 +59,7 @@ def test_a_batch_may_be_a_map() -> None:
 
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(data: bytes) -> None:
-    with suppress(Malformed):
+    with suppress(MalformedBatch):
         read(data)
 
 

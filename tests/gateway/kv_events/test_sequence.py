@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.gateway.kv_events import sequence
-from pdgate.gateway.kv_events.sequence import Counts, Sequence
+from pdgate.gateway.kv_events.sequence import Sequence, SequenceCounts
 
 
 class Engine:
@@ -15,7 +15,7 @@ class Engine:
 
     def __init__(self, remembers: int = 100, *, replays: bool = True) -> None:
         self.buffer: deque[tuple[int, bytes]] = deque(maxlen=remembers)
-        self.counts = Counts()
+        self.counts = SequenceCounts()
         self.known: list[bytes] = []
         self.asked: list[int] = []
         self.sequence = Sequence(self, self.counts, replays=replays)

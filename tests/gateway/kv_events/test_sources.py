@@ -7,7 +7,7 @@ import pytest
 
 from pdgate.gateway.kv_events.sources import (
     BadSource,
-    Source,
+    EventSource,
     check_template,
     from_answer,
     from_template,
@@ -27,25 +27,25 @@ def test_each_rank_has_the_next_port() -> None:
     sources = from_template("tcp://{host}:5557", "tcp://{host}:5657", "kv", engine(dp_size=2))
 
     assert sources == {
-        0: Source("tcp://10.0.0.1:5557", "tcp://10.0.0.1:5657", "kv"),
-        1: Source("tcp://10.0.0.1:5558", "tcp://10.0.0.1:5658", "kv"),
+        0: EventSource("tcp://10.0.0.1:5557", "tcp://10.0.0.1:5657", "kv"),
+        1: EventSource("tcp://10.0.0.1:5558", "tcp://10.0.0.1:5658", "kv"),
     }
 
 
 def test_an_instance_that_is_one_rank_has_the_port_of_that_rank() -> None:
     sources = from_template("tcp://*:5557", "", "", engine(dp_rank=3, dp_size=4))
 
-    assert sources == {3: Source("tcp://10.0.0.1:5560")}
+    assert sources == {3: EventSource("tcp://10.0.0.1:5560")}
 
 
 def test_a_wildcard_is_the_host_of_the_url() -> None:
     config = {"endpoint": "tcp://*:5557", "replay_endpoint": None, "topic": "kv@tiny"}
 
     assert from_answer(answer(r0=config), engine()) == {
-        0: Source("tcp://10.0.0.1:5557", "", "kv@tiny")
+        0: EventSource("tcp://10.0.0.1:5557", "", "kv@tiny")
     }
     assert from_answer(answer(r0=config), engine("http://[fd00::1]:8000")) == {
-        0: Source("tcp://[fd00::1]:5557", "", "kv@tiny")
+        0: EventSource("tcp://[fd00::1]:5557", "", "kv@tiny")
     }
 
 
@@ -53,7 +53,7 @@ def test_an_engine_may_publish_elsewhere_than_it_serves() -> None:
     config = {"endpoint": "tcp://10.9.9.9:31557", "replay_endpoint": "tcp://10.9.9.9:31558"}
 
     assert from_answer(answer(r0=config, r1=config), engine(dp_rank=1)) == {
-        1: Source("tcp://10.9.9.9:31557", "tcp://10.9.9.9:31558")
+        1: EventSource("tcp://10.9.9.9:31557", "tcp://10.9.9.9:31558")
     }
 
 

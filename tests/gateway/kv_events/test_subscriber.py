@@ -5,11 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import msgspec
+import pytest
 import zmq
 
-from pdgate.gateway.kv_events.sources import Source
+from pdgate.gateway.kv_events import subscriber
+from pdgate.gateway.kv_events.sources import EventSource
 from pdgate.gateway.kv_events.subscriber import END, REPLAY_SECONDS
 from tests.gateway.kv_events.hearing import ANY_PORT, PATIENCE_SECONDS, hearing, lossy
+from tests.support import zmtp
 
 
 async def test_what_was_said_before_we_came_is_heard_too() -> None:
@@ -110,7 +113,7 @@ async def test_messages_that_are_no_batches_are_counted_and_passed_over() -> Non
 
 async def test_older_engines_repeat_without_a_topic() -> None:
     with sockets(zmq.PUB, zmq.ROUTER) as (silent, router):
-        source = Source(endpoint(silent), endpoint(router), "kv")
+        source = EventSource(endpoint(silent), endpoint(router), "kv")
         with hearing(source) as feed:
             assert await asyncio.to_thread(router.poll, int(1000 * PATIENCE_SECONDS))
             peer, _, first = router.recv_multipart()
@@ -125,7 +128,7 @@ async def test_a_replay_that_is_not_answered_is_given_up() -> None:
     with ExitStack() as closing:
         (silent,) = closing.enter_context(sockets(zmq.ROUTER))
         publisher = closing.enter_context(lossy(replay_endpoint=""))
-        source = Source(publisher.endpoint, endpoint(silent), "kv")
+        source = EventSource(publisher.endpoint, endpoint(silent), "kv")
         feed = closing.enter_context(hearing(source))
         # What is heard meanwhile waits for the replay.
         await feed.once(lambda: feed.feed.sequence.held > 0, publisher)
@@ -135,3 +138,55 @@ async def test_a_replay_that_is_not_answered_is_given_up() -> None:
         feed.feed.look()
 
         await feed.until(lambda: feed.heard[:1] == ["hello"], "hello")
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize("part", [b"x" * MIB, b"x", b""], ids=["long", "short", "empty"])
+async def test_a_message_without_end_ends_its_connection_and_fills_nothing(
+    part: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroMQ kept all of it: parts with more behind them count for nothing there."""
+    monkeypatch.setattr(subscriber, "MOST_WAIT_SECONDS", 0.01)
+    took: list[int] = []
+    much = zmtp.frame(zmtp.MORE, part) * max(1, MIB // (len(part) + 9))
+
+    async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(took) == 2:
+            writer.write(
+                zmtp.message(b"kv", bytes(8), msgspec.msgpack.encode([1.0, [{"type": "a"}], 0]))
+            )
+            await asyncio.Event().wait()
+        took.append(0)
+        while took[-1] < 64 * MIB:
+            writer.write(much)
+            await writer.drain()
+            took[-1] += len(much)
+
+    async with zmtp.publisher(endless) as at:
+        with hearing(EventSource(at, "", "kv")) as feed:
+            await feed.hears("a")
+            assert feed.feed.malformed == 2
+
+    # Its own and the kernel's buffers, of both ends.
+    assert max(took) < 24 * MIB
+
+
+async def test_batches_that_are_not_taken_yet_wait_at_the_publisher() -> None:
+    """In bytes: 128 of the largest were 256 MiB in each socket of ZeroMQ."""
+    ahead: list[int] = []
+    batch = msgspec.msgpack.encode([1.0, [{"type": "a" * MIB}], 0])
+
+    async def much(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(64):
+            writer.write(zmtp.message(b"kv", number.to_bytes(8), batch))
+            await writer.drain()
+            ahead.append(number + 1 - feed.feed.counts.batches)
+
+    async with zmtp.publisher(much) as at:
+        with hearing(EventSource(at, "", "kv")) as feed:
+            await feed.until(lambda: feed.feed.counts.batches == 64, "all batches")
+
+    assert max(ahead) < 24
+    assert feed.feed.counts.gaps == 0

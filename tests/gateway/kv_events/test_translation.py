@@ -5,7 +5,8 @@ from typing import Any
 from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored
 from pdgate.gateway.kv_events.prompts import is_text, of_text, of_token_ids, token_ids
-from pdgate.gateway.kv_events.translation import Seen, Translation
+from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
+from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.scheduling.prefix import PrefixIndex, blocks_of
 from tests.gateway.kv_events.engine import CLEARED, KvCache, batch
@@ -25,8 +26,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self.index = PrefixIndex()
-        self.translation = Translation(self.index)
-        self.seen = Seen()
+        self.translation = EventTranslation(self.index)
+        self.seen = SeenEventCounts()
 
     def says(self, instance_id: str, *events: Any, rank: int = 0) -> None:
         self.translation.take(instance_id, rank, batch(*events), self.seen)
@@ -49,6 +50,17 @@ def test_a_prompt_that_nobody_sent_through_us_is_found() -> None:
     assert fleet.share(completion(TOKENS)) == 1
     assert 0.4 < fleet.share(completion(TOKENS), "b") <= 0.5
     assert fleet.share(completion(TOKENS), "c") == 0
+
+
+def test_the_tokens_of_a_call_of_tokens_are_found_too() -> None:
+    fleet = Fleet()
+    fleet.says("a", KvCache().stored(TOKENS))
+    body = {"token_ids": Raw(encode(TOKENS))}
+    call = Call("id", "id", GENERATE, body, prompt_tokens=len(body["token_ids"]) // 4)
+
+    assert fleet.share(call) == 1
+    # Where there are pictures, their tokens do not say what they show.
+    assert token_ids(Call("id", "id", GENERATE, {**body, "features": Raw(b"{}")})) is None
 
 
 def test_it_does_not_matter_how_engines_name_their_blocks() -> None:
@@ -103,6 +115,21 @@ def test_what_was_removed_is_believed_no_longer() -> None:
 
     assert 0.4 < half <= 0.5
     assert fleet.share(call) == 0
+
+
+def test_a_block_of_two_hashes_is_there_until_both_are_removed() -> None:
+    """With a draft model that reads ahead, vLLM's hash covers the token behind the block, too."""
+    fleet = Fleet()
+    before_e, before_f = KvCache(seed="e"), KvCache(seed="f")
+    for cache, next_token in ((before_e, 1), (before_f, 2)):
+        ahead = [[token] for token in [*TOKENS[16::16], next_token]]
+        fleet.says("a", cache.stored(TOKENS, lookahead_token_ids=ahead))
+
+    fleet.says("a", before_e.removed(TOKENS))
+    assert fleet.share(completion(TOKENS)) == 1
+    fleet.says("a", before_f.removed(TOKENS))
+    assert fleet.share(completion(TOKENS)) == 0
+    assert not fleet.seen.malformed
 
 
 def test_a_block_with_two_copies_is_there_until_both_are_removed() -> None:

@@ -13,8 +13,8 @@ from pdgate.cluster.jobs import Jobs
 from pdgate.gateway.kv_events import subscriptions, tokenizing
 from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS
 from pdgate.gateway.kv_events.subscriptions import Where
-from pdgate.gateway.kv_events.watch import Watch
-from pdgate.gateway.upstream.one_shot import Said
+from pdgate.gateway.kv_events.watch import EventWatch
+from pdgate.gateway.upstream.one_shot import OneShotAnswer
 from pdgate.gateway.wiring.metrics import registry_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
@@ -49,18 +49,18 @@ class Engines(Visited):
     asked: list[Any]
     hangs: bool
 
-    async def told(self, question: Question) -> Said:
+    async def told(self, question: Question) -> OneShotAnswer:
         if self.hangs:
             await asyncio.Future()
         if question.path == "/tokenize":
             self.asked.append(json.loads(question.body))
             if self.tokens is None:
-                return Said(404, b"")
-            return Said(200, encode({"count": 1, "tokens": self.tokens}))
+                return OneShotAnswer(404, b"")
+            return OneShotAnswer(200, encode({"count": 1, "tokens": self.tokens}))
         ranks = self.publishers.get(question.host)
         if ranks is None:
-            return Said(404, b"")
-        return Said(200, encode({str(n): _config(one) for n, one in enumerate(ranks)}))
+            return OneShotAnswer(404, b"")
+        return OneShotAnswer(200, encode({str(n): _config(one) for n, one in enumerate(ranks)}))
 
 
 def _config(publisher: Lossy) -> dict[str, str]:
@@ -85,8 +85,8 @@ def known(*records: Instance) -> Endpoints:
 @asynccontextmanager
 async def watching(
     endpoints: Endpoints, engines: Engines, where: Where = ASK
-) -> AsyncIterator[Watch]:
-    watch = Watch(PrefixIndex, where, endpoints, engines)
+) -> AsyncIterator[EventWatch]:
+    watch = EventWatch(PrefixIndex, where, endpoints, engines)
     async with Jobs() as jobs:
         jobs.add_all(watch.jobs)
         jobs.start()
@@ -105,7 +105,7 @@ def call(path: str = COMPLETIONS, **body: Any) -> Call:
     return Call("c", "c", path, fields, model="m", prompt_tokens=size // 4)
 
 
-def stored(watch: Watch) -> float:
+def stored(watch: EventWatch) -> float:
     return sum(
         heard.seen.stored
         for engine in watch.subscriptions.engines.values()
@@ -160,6 +160,28 @@ async def test_a_chat_is_known_once_an_engine_has_told_its_tokens() -> None:
             assert watch.index.matched(again)["a"] > 0
 
     assert engines.asked == [{"messages": [{"role": "user", "content": "x" * 4000}]}]
+
+
+async def test_a_chat_is_known_by_the_ids_that_prefill_answered() -> None:
+    """Where engines are not asked for tokens, too; and what they answer instead is for nothing."""
+    chat = call(CHAT, messages=[{"role": "user", "content": "x" * 4000}], temperature=0)
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        engines = Engines(a=[a])
+        watch = EventWatch(PrefixIndex, ASK, known(instance("a")), engines, tokenize=False)
+        async with Jobs() as jobs:
+            jobs.add_all(watch.jobs)
+            jobs.start()
+            await until(lambda: stored(watch) == 60, "its blocks")
+            assert watch.index.matched(chat) == {}
+            for nonsense in ({}, {"prompt_token_ids": None}, {"prompt_token_ids": ["a"]}):
+                watch.read(chat, {name: Raw(encode(ids)) for name, ids in nonsense.items()})
+            assert watch.index.matched(chat) == {}
+
+            watch.read(chat, {"prompt_token_ids": Raw(encode(TOKENS))})
+
+            assert watch.index.matched(chat)["a"] > 0
+    assert engines.asked == []
 
 
 async def test_engines_that_tell_no_tokens_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

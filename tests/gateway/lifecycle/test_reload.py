@@ -11,10 +11,16 @@ import pytest
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.sections import Disaggregation, Health, Listen, Targets, Timeouts
+from pdgate.gateway.config.sections import (
+    DisaggregationSection,
+    HealthSection,
+    ListenSection,
+    TargetsSection,
+    TimeoutsSection,
+)
 from pdgate.gateway.config.setting import OnReload
 from pdgate.gateway.lifecycle.reload import Reload, changed_keys
-from pdgate.gateway.lifecycle.source import Source
+from pdgate.gateway.lifecycle.source import SettingsSource
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -32,7 +38,7 @@ KNOWN = {"authorization": f"Bearer {TOKEN}"}
 
 
 def test_what_differs_is_named_by_its_key() -> None:
-    before, after = Settings(), Settings(listen=Listen(port=1), max_attempts=7)
+    before, after = Settings(), Settings(listen=ListenSection(port=1), max_attempts=7)
 
     assert list(changed_keys(before, before)) == []
     assert list(changed_keys(before, after)) == ["listen.port", "max_attempts"]
@@ -53,7 +59,7 @@ def parts(reload: Reload, *rules: OnReload) -> list[OnReload]:
 def test_only_the_parts_that_differ_change() -> None:
     reload = Reload(Settings())
     told = parts(reload, OnReload.TIMES, OnReload.TARGETS, OnReload.INSIGHT)
-    wanted = Settings(timeouts=Timeouts(connect_seconds=1, idle_seconds=1), call_log=True)
+    wanted = Settings(timeouts=TimeoutsSection(connect_seconds=1, idle_seconds=1), call_log=True)
 
     assert reload.take(wanted) == ["timeouts.connect_seconds", "timeouts.idle_seconds", "call_log"]
 
@@ -65,7 +71,7 @@ def test_only_the_parts_that_differ_change() -> None:
 def test_what_needs_a_restart_is_named_and_nothing_changes() -> None:
     reload = Reload(Settings())
     told = parts(reload, OnReload.INSIGHT)
-    wanted = Settings(listen=Listen(port=1, workers=2), call_log=True)
+    wanted = Settings(listen=ListenSection(port=1, workers=2), call_log=True)
 
     with pytest.raises(ConfigError, match=r"'listen\.port', 'listen\.workers'.*restart"):
         reload.take(wanted)
@@ -94,15 +100,15 @@ def test_a_source_brings_the_keys_of_the_file_that_it_names(tmp_path: Path) -> N
     path.write_text(f"max_attempts = 2\napi_keys_file = {json.dumps(str(keys))}\n")
     keys.write_text(f'[[api_keys]]\nname = "a"\nsha256 = "{hash_of(b"first")}"\n')
 
-    found = Source(path, {"listen.port": 0}).read()
+    found = SettingsSource(path, {"listen.port": 0}).read()
 
     assert (found.max_attempts, found.listen.port) == (2, 0)
     assert [key.name for key in found.api_keys] == ["a"]
     assert found.api_keys_file == ""
     keys.unlink()
     with pytest.raises(ConfigError, match="api_keys_file"):
-        Source(path).read()
-    assert Source().read() == Settings()
+        SettingsSource(path).read()
+    assert SettingsSource().read() == Settings()
 
 
 class Site:
@@ -184,12 +190,12 @@ async def test_what_counts_per_call_counts_from_the_next_one(site: Site) -> None
     held = Held()
     site.gateway.engines[0].script = held
     changed = await site.becomes(
-        timeouts=Timeouts(first_byte_seconds=0.1),
+        timeouts=TimeoutsSection(first_byte_seconds=0.1),
         max_attempts=1,
         max_body_bytes=500,
         plain_policy="round_robin",
-        disaggregation=Disaggregation(rule="never"),
-        health=Health(interval_seconds=0.01),
+        disaggregation=DisaggregationSection(rule="never"),
+        health=HealthSection(interval_seconds=0.01),
         debug_headers=True,
     )
 
@@ -201,7 +207,9 @@ async def test_what_counts_per_call_counts_from_the_next_one(site: Site) -> None
 
 
 async def test_new_targets_make_policies_anew(site: Site) -> None:
-    changed = await site.becomes(plain_policy="least_latency", targets=Targets(ttft_seconds=1.0))
+    changed = await site.becomes(
+        plain_policy="least_latency", targets=TargetsSection(ttft_seconds=1.0)
+    )
 
     assert changed == ["plain_policy", "targets.ttft_seconds"]
     assert (await site.gateway.chat()).status_code == 200
@@ -210,7 +218,7 @@ async def test_new_targets_make_policies_anew(site: Site) -> None:
 async def test_what_an_operator_has_said_goes_before_the_file(site: Site) -> None:
     path = "/admin/disaggregation"
     await site.gateway.http.put(path, json={"rule": "auto"}, headers=KNOWN)
-    await site.becomes(disaggregation=Disaggregation(rule="never"))
+    await site.becomes(disaggregation=DisaggregationSection(rule="never"))
 
     assert (await site.gateway.http.get(path, headers=KNOWN)).json()["rule"] == "auto"
 
@@ -220,7 +228,7 @@ async def test_a_bad_configuration_changes_nothing_and_says_why(
 ) -> None:
     before = site.gateway.reload.settings
     site.wanted = site.wanted.model_copy(
-        update={"listen": Listen(port=1), "instances": (), "max_attempts": 1}
+        update={"listen": ListenSection(port=1), "instances": (), "max_attempts": 1}
     )
 
     answer = await site.gateway.http.post("/admin/reload", headers=KNOWN)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.config.sections import Health
+from pdgate.gateway.config.sections import HealthSection
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
     ANSWER,
@@ -27,7 +27,9 @@ from tests.support.own_time import own_seconds
 from tests.support.raw_server import Peer, chunk, reply
 
 SECONDS = 3.0
-HEALTH = Health(interval_seconds=0.2, timeout_seconds=1.0, frozen_seconds=SECONDS, max_failures=0)
+HEALTH = HealthSection(
+    interval_seconds=0.2, timeout_seconds=1.0, frozen_seconds=SECONDS, max_failures=0
+)
 DONE = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]}\n\n'
 FIRST = b'data: {"choices": [{"index": 0, "delta": {"content": "x"}}]}\n\n'
 END = b"data: [DONE]\n\n"

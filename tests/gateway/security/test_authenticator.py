@@ -7,7 +7,7 @@ import pytest
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KNOWN_HEADERS, Authenticator, Bucket, KeyState
 from pdgate.gateway.security.keys import ApiKey, hash_of, new_key
-from pdgate.protocols.errors import BadRequest, Forbidden, RateLimited, Unauthorized
+from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
 from tests.support.clock import Clock
 
 SECRET = "pdg-of-team-a"
@@ -91,9 +91,9 @@ def test_a_key_is_for_its_models_only() -> None:
     authenticator = Authenticator([replace(KEY, models=frozenset({"a", "b"}))])
 
     assert enter(authenticator, bearer(), "a")
-    with pytest.raises(Forbidden, match="may not ask that model"):
+    with pytest.raises(PermissionDenied, match="may not ask that model"):
         enter(authenticator, bearer(), "c")
-    with pytest.raises(Forbidden, match="must name one"):
+    with pytest.raises(PermissionDenied, match="must name one"):
         enter(authenticator, bearer(), None)
     assert authenticator.key_states["team-a"].running == 1
 
@@ -148,7 +148,7 @@ def test_a_call_that_is_not_allowed_costs_no_allowance() -> None:
     authenticator = Authenticator(
         [replace(KEY, models=frozenset({"a"}), calls_per_minute=1)], clock=Clock()
     )
-    with pytest.raises(Forbidden):
+    with pytest.raises(PermissionDenied):
         enter(authenticator, bearer(), "b")
 
     assert enter(authenticator, bearer(), "a")

@@ -13,7 +13,8 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.probe import look
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.gateway.security.tls import Unusable, engine_context, server_options
+from pdgate.gateway.security.tls import UnusableTlsFile, engine_context, server_options
+from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.call import CHAT
@@ -66,7 +67,7 @@ async def asked(access: EngineAccess, server: ssl.SSLContext) -> int:
         instance = Instance("s0", running.url, Role.PLAIN, "plain")
         await upstream.ask(Leg(instance, CHAT, {}), chat())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            assert (await look(access, instance)).models == ["m"]
+            assert (await look(access, instance, SleepModes(), PATIENCE_SECONDS)).models == ["m"]
     return len(engine.calls)
 
 
@@ -125,7 +126,7 @@ def test_files_that_will_not_do_are_named(
 
     with pytest.raises(ConfigError, match="cannot be used") as caught:
         load(None, {"tls.cert_file": cert, "tls.key_file": key, "tls.client_ca_file": ca})
-    with pytest.raises(Unusable):
+    with pytest.raises(UnusableTlsFile):
         engine_context(ca, cert, key)
 
     assert "'tls'" in str(caught.value)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pdgate.cluster.directory import StoreAway
-from pdgate.gateway.config.sections import Disaggregation
+from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.sync import shared_store
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
 from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore, StoreState
@@ -18,7 +18,7 @@ from tests.support.redis import RedisServer, redis_server
 
 LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = waiting.PATIENCE_SECONDS
-CONFIGURED, TOLD = Disaggregation(), Disaggregation(rule="never")
+CONFIGURED, TOLD = DisaggregationSection(), DisaggregationSection(rule="never")
 
 NewStore = Callable[[], SharedStore]
 
@@ -50,12 +50,12 @@ class Process:
     """A setting, and what came of it."""
 
     def __init__(self, store: SharedStore | None) -> None:
-        self.applied: asyncio.Queue[Disaggregation] = asyncio.Queue()
-        self.setting: SharedSetting[Disaggregation] = SharedSetting(
+        self.applied: asyncio.Queue[DisaggregationSection] = asyncio.Queue()
+        self.setting: SharedSetting[DisaggregationSection] = SharedSetting(
             CONFIGURED, self.applied.put_nowait, store, LOOK_SECONDS
         )
 
-    async def hears(self) -> Disaggregation:
+    async def hears(self) -> DisaggregationSection:
         async with asyncio.timeout(PATIENCE_SECONDS):
             return await self.applied.get()
 
@@ -85,7 +85,7 @@ async def test_a_change_begins_with_what_another_process_has_just_said(new_store
     await one.setting.change(lambda before: before.model_copy(update={"rule": "never"}))
     await other.setting.change(lambda before: before.model_copy(update={"uncached_tokens": 7}))
 
-    assert other.setting.section == Disaggregation(rule="never", uncached_tokens=7)
+    assert other.setting.section == DisaggregationSection(rule="never", uncached_tokens=7)
     for store in stores:
         await store.close()
 
@@ -168,7 +168,7 @@ async def test_redis_may_be_away_and_what_was_said_stays_in_force(redis: RedisSe
         assert process.setting.section == TOLD
 
         redis.start()
-        await store.pin(Disaggregation(rule="auto").model_dump_json().encode())
+        await store.pin(DisaggregationSection(rule="auto").model_dump_json().encode())
         assert (await process.hears()).rule == "auto"
     await store.close()
 
@@ -194,7 +194,7 @@ class Scripted(SharedStore):
 class Scene:
     def __init__(self) -> None:
         self.store = Scripted()
-        setting = SharedSetting(Disaggregation(), lambda _: None, self.store, look_seconds=0)
+        setting = SharedSetting(DisaggregationSection(), lambda _: None, self.store, look_seconds=0)
         self.status = SharedStatus(setting)
         self._setting = setting
 

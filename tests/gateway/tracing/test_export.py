@@ -13,7 +13,7 @@ from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.tracing import export
 from pdgate.gateway.tracing.collector import headers_in
 from pdgate.gateway.tracing.export import Exporting
-from pdgate.gateway.tracing.sampling import Ended, Tracer
+from pdgate.gateway.tracing.sampling import EndedCall, Tracer
 from pdgate.gateway.tracing.spans import Span
 from tests.support.otlp import collector
 from tests.support.scripted import chat
@@ -54,7 +54,7 @@ async def test_a_full_line_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_bug_over_one_call_is_not_the_end_of_all_traces(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(_: Ended) -> Iterator[Span]:
+    def fails(_: EndedCall) -> Iterator[Span]:
         monkeypatch.undo()
         raise KeyError("a bug")
 

@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pdgate.gateway.config.sections import Tracing
+from pdgate.gateway.config.sections import TracingSection
+from pdgate.gateway.tracing.conventions import asked
+from pdgate.protocols.apis import GENERATE
+from pdgate.protocols.call import encode
 from pdgate.protocols.instance import Role
 from tests.support.answers import piece, usage
 from tests.support.fleet import Engine, as_json, breaks_off, gateway_of, says, streams
 from tests.support.otlp import Collected, attributes, collector
 from tests.support.raw_server import Request
+from tests.support.scripted import call_of
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLED_FROM = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=abc"}
@@ -43,7 +47,7 @@ def said_of(span: Span) -> str:
 async def one_call(
     collected: Collected, *fleet: Engine, headers: dict[str, str] | None = None, **fields: Any
 ) -> None:
-    async with gateway_of(*fleet, tracing=Tracing(endpoint=collected.url)) as gateway:
+    async with gateway_of(*fleet, tracing=TracingSection(endpoint=collected.url)) as gateway:
         answer = await gateway.chat(headers, **fields)
         assert answer.status_code == 200
 
@@ -115,6 +119,17 @@ async def test_a_trace_says_what_was_asked_and_answered_in_the_words_of_the_conv
     assert attributes(collected.one("pd.prefill"))["server.address"] == "127.0.0.1"
 
 
+def test_of_a_call_of_tokens_its_sampling_parameters_are_said() -> None:
+    sampling = {"max_tokens": 3, "temperature": 0.5}
+    call = call_of(
+        encode({"token_ids": [1], "max_tokens": 9, "sampling_params": sampling}), GENERATE
+    )
+
+    found = asked(call)
+
+    assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.temperature"]) == (3, 0.5)
+
+
 async def test_a_whole_answer_says_how_it_ended() -> None:
     choice = {"index": 0, "message": {"content": "abc"}, "finish_reason": "length"}
     said = {"id": "chatcmpl-8", "model": "m-v2", "choices": [choice]}
@@ -133,7 +148,7 @@ async def test_each_attempt_has_its_spans_and_the_failed_one_its_error() -> None
     prefill, decode = split_fleet()
     broken = Engine(Role.DECODE, breaks_off())
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         fleet = prefill, broken, decode
         async with gateway_of(*fleet, tracing=tracing, decode_policy="round_robin") as gateway:
             # Who is asked first is up to the policy.
@@ -166,7 +181,7 @@ async def test_a_client_that_is_not_sampled_is_not_traced_and_its_header_goes_on
 async def test_only_the_share_of_calls_is_traced_that_is_wanted() -> None:
     prefill, decode = split_fleet()
     async with collector() as collected:
-        never = Tracing(endpoint=collected.url, sample_ratio=0)
+        never = TracingSection(endpoint=collected.url, sample_ratio=0)
         async with gateway_of(prefill, decode, tracing=never) as gateway:
             await gateway.chat(stream=True)
 
@@ -187,7 +202,7 @@ async def test_metrics_of_the_conventions_come_along(tmp_path: Path) -> None:
     secret = tmp_path / "headers"
     secret.write_text("# of the collector\nAuthorization: Bearer sesame\n")
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url, headers_file=str(secret), sample_ratio=0)
+        tracing = TracingSection(endpoint=collected.url, headers_file=str(secret), sample_ratio=0)
         async with gateway_of(*split_fleet(), tracing=tracing) as gateway:
             await gateway.chat(stream=True)
             await gateway.chat(stream=True)
@@ -209,7 +224,7 @@ async def test_a_collector_that_refuses_costs_no_call_and_is_told_once(
 ) -> None:
     async with collector() as collected:
         collected.refuses = True
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         async with gateway_of(*split_fleet(), tracing=tracing) as gateway:
             for calls in (1, 2):
                 assert (await gateway.chat(stream=True)).status_code == 200
@@ -226,7 +241,7 @@ async def test_a_collector_that_refuses_costs_no_call_and_is_told_once(
 async def test_a_call_log_names_the_trace(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pdgate.calls")
     async with collector() as collected:
-        tracing = Tracing(endpoint=collected.url)
+        tracing = TracingSection(endpoint=collected.url)
         async with gateway_of(*split_fleet(), tracing=tracing, call_log=True) as gateway:
             await gateway.chat(CALLED_FROM, stream=True)
 

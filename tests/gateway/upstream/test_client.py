@@ -10,6 +10,7 @@ import pytest
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.deadlines import Timeouts
 from pdgate.gateway.upstream import HttpUpstream, UpstreamSettings
+from pdgate.protocols.apis import PASSED
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.errors import (
     EngineBusy,
@@ -127,9 +128,7 @@ async def test_pieces_pass_as_they_arrive(upstream: HttpUpstream) -> None:
         assert sink.chunks[0] == b"one"
 
 
-@pytest.mark.parametrize(
-    "answer", [reply(b""), b"HTTP/1.1 204 No Content\r\n\r\n", chunked(kind=b"a/b")]
-)
+@pytest.mark.parametrize("answer", [reply(b""), chunked(kind=b"a/b")])
 async def test_an_empty_body_is_ready_when_complete(upstream: HttpUpstream, answer: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.send(answer)
@@ -138,6 +137,26 @@ async def test_an_empty_body_is_ready_when_complete(upstream: HttpUpstream, answ
         assert await opened.ready() == b""
         opened.start(sink := Collected())
         assert await sink.body() == b""
+
+
+@pytest.mark.parametrize(
+    "status", [b"204 No Content", b"205 Reset Content", b"206 Partial Content"]
+)
+async def test_an_answer_that_is_said_to_be_none_or_a_part_is_none(
+    upstream: HttpUpstream, status: bytes
+) -> None:
+    """Of a call; a route that only engines know may be answered so."""
+    passed = Call("id", "attempt", "/v1/files/1", {}, api=PASSED)
+
+    async def script(peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 %b\r\ncontent-length: 0\r\n\r\n" % status)
+
+    async with raw_server(script) as server:
+        with pytest.raises(EngineFailed, match=f"answered with {status[:3].decode()}"):
+            async with upstream.open(leg(server.url), CALL):
+                pass
+        async with upstream.open(leg(server.url), passed) as opened:
+            assert opened.status == int(status[:3])
 
 
 async def test_ready_may_want_more_than_the_buffer(upstream: HttpUpstream) -> None:

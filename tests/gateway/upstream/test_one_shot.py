@@ -11,7 +11,7 @@ import pytest
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.security.tls import engine_context
 from pdgate.gateway.upstream.connection import MAX_HEAD_BYTES
-from pdgate.gateway.upstream.one_shot import AskFailed, Gone, Said
+from pdgate.gateway.upstream.one_shot import AskFailed, Gone, OneShotAnswer
 from tests.support import waiting
 from tests.support.certificates import Authority
 from tests.support.ports import free_port
@@ -33,22 +33,25 @@ def answering(*answers: bytes, closes: bool = False) -> Script:
     return script
 
 
-async def asked(url: str, access: EngineAccess = OPEN, most_bytes: int = 1000) -> Said:
+async def asked(url: str, access: EngineAccess = OPEN, most_bytes: int = 1000) -> OneShotAnswer:
     async with asyncio.timeout(PATIENCE_SECONDS):
         with access.visit(url) as engine:
             return await engine.get("/x", most_bytes=most_bytes)
 
 
 WHOLE = {
-    "length": (reply(b"abc"), Said(200, b"abc")),
-    "chunked": (chunked(b"ab", b"c"), Said(200, b"abc")),
-    "empty": (reply(b""), Said(200, b"")),
-    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", Said(204, b"")),
-    "an error": (reply(b"no", b"503 No"), Said(503, b"no")),
-    "a redirect": (reply(b"", b"302 Found", b"location: http://127.0.0.1:1/"), Said(302, b"")),
-    "1xx first": (CONTINUED + CONTINUED + reply(b"abc"), Said(200, b"abc")),
-    "more behind it": (reply(b"abc") + reply(b"def"), Said(200, b"abc")),
-    "garbage behind it": (reply(b"abc") + b"xyz", Said(200, b"abc")),
+    "length": (reply(b"abc"), OneShotAnswer(200, b"abc")),
+    "chunked": (chunked(b"ab", b"c"), OneShotAnswer(200, b"abc")),
+    "empty": (reply(b""), OneShotAnswer(200, b"")),
+    "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", OneShotAnswer(204, b"")),
+    "an error": (reply(b"no", b"503 No"), OneShotAnswer(503, b"no")),
+    "a redirect": (
+        reply(b"", b"302 Found", b"location: http://127.0.0.1:1/"),
+        OneShotAnswer(302, b""),
+    ),
+    "1xx first": (CONTINUED + CONTINUED + reply(b"abc"), OneShotAnswer(200, b"abc")),
+    "more behind it": (reply(b"abc") + reply(b"def"), OneShotAnswer(200, b"abc")),
+    "garbage behind it": (reply(b"abc") + b"xyz", OneShotAnswer(200, b"abc")),
 }
 
 
@@ -78,7 +81,7 @@ async def test_without_a_length_the_end_of_the_connection_is_that_of_the_answer(
 ) -> None:
     sent = b"HTTP/1.1 200 OK\r\n" + head + b"\r\nto the end"
     async with raw_server(answering(sent, closes=True)) as server:
-        assert await asked(server.url) == Said(200, b"to the end")
+        assert await asked(server.url) == OneShotAnswer(200, b"to the end")
 
 
 async def test_what_is_asked() -> None:
@@ -106,7 +109,9 @@ async def test_a_visit_is_one_connection_and_the_next_another() -> None:
     async with raw_server(answering(reply(b"abc"))) as server:
         for _ in range(2):
             with OPEN.visit(server.url) as engine:
-                assert await engine.get("/a") == await engine.get("/b") == Said(200, b"abc")
+                assert (
+                    await engine.get("/a") == await engine.get("/b") == OneShotAnswer(200, b"abc")
+                )
 
         assert [request.connection for request in server.requests] == [0, 0, 1, 1]
 
@@ -135,7 +140,7 @@ async def test_a_connection_that_cannot_be_trusted_gets_no_second_question(first
     async with raw_server(script) as server, asyncio.timeout(PATIENCE_SECONDS):
         with OPEN.visit(server.url) as engine:
             await engine.get("/a")
-            assert await engine.get("/b") == Said(200, b"ghi")
+            assert await engine.get("/b") == OneShotAnswer(200, b"ghi")
             await left.wait()
 
         assert [request.connection for request in server.requests] == [0, 1]
@@ -153,7 +158,7 @@ async def test_who_leaves_between_two_questions_is_visited_anew() -> None:
     async with raw_server(script) as server:
         with OPEN.visit(server.url) as engine:
             await engine.get("/a")
-            assert await engine.get("/b") == Said(200, b"abc")
+            assert await engine.get("/b") == OneShotAnswer(200, b"abc")
 
         assert [request.connection for request in server.requests] == [0, 0, 1]
 
@@ -308,7 +313,7 @@ async def test_bytes_that_nobody_asked_for_are_not_the_next_answer() -> None:
             await engine.get("/a")
             more.set()
             await sent.wait()
-            assert await engine.get("/b") == Said(200, b"abc")
+            assert await engine.get("/b") == OneShotAnswer(200, b"abc")
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +327,9 @@ async def test_tls_is_spoken_with_the_name_that_is_given(authority: Authority) -
     theirs.load_cert_chain(made.cert, made.key)
     ours = engine_context(authority.cert)
     async with raw_server(answering(reply(b"abc")), tls=theirs) as server:
-        assert await asked(server.url, EngineAccess(ours, "engine.internal")) == Said(200, b"abc")
+        assert await asked(server.url, EngineAccess(ours, "engine.internal")) == OneShotAnswer(
+            200, b"abc"
+        )
         for access in (EngineAccess(ours), EngineAccess(ours, "other"), OPEN):
             with pytest.raises(Gone, match=r"certificate|CERTIFICATE"):
                 await asked(server.url, access)
@@ -344,6 +351,6 @@ async def test_an_address_of_ipv6_is_one() -> None:
         pytest.skip("this machine has no IPv6")
     async with server:
         port = server.sockets[0].getsockname()[1]
-        assert await asked(f"http://[::1]:{port}") == Said(200, b"abc")
+        assert await asked(f"http://[::1]:{port}") == OneShotAnswer(200, b"abc")
         await left.wait()
     assert f"\r\nhost: [::1]:{port}\r\n".encode() in heads[0]

@@ -1,7 +1,7 @@
 import pytest
 
 from pdgate.forwarders.base import Leg
-from pdgate.gateway.upstream.pool import Target
+from pdgate.gateway.upstream.pool import UrlTarget
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.instance import Instance, Role
@@ -19,7 +19,7 @@ def head(
     instance = Instance("p0", url, Role.PREFILL, "vllm-nixl", dp_rank=dp_rank)
     leg = Leg(instance, path, {}, own or {}, request_id)
     call = Call("id", "attempt", path, {}, client)
-    whole = Target(url).head(leg, call, 17, FORWARDED)
+    whole = UrlTarget(url).head(leg, call, 17, FORWARDED)
     assert whole.endswith(b"\r\n\r\n")
     return whole[:-4].split(b"\r\n")
 
@@ -53,7 +53,7 @@ def test_host_and_path_come_from_the_url(url: str, line: bytes, host: bytes) -> 
 )
 def test_what_is_no_url_is_an_error(url: str) -> None:
     with pytest.raises(ValueError, match=r"not an http|[Pp]ort"):
-        Target(url)
+        UrlTarget(url)
 
 
 def test_a_leg_may_have_its_own_request_id() -> None:
@@ -116,7 +116,7 @@ def test_a_legs_header_beats_everyone() -> None:
 
 
 def test_an_own_key_is_said_once_whoever_else_says_one() -> None:
-    target = Target("http://p0", "Bearer ours")
+    target = UrlTarget("http://p0", "Bearer ours")
     instance = Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl")
     client = ((b"authorization", b"Bearer client"), (b"x-session-id", b"s"))
     leg = Leg(instance, "/v1", {}, {"Authorization": "Bearer leg", "x-a": "1"})
@@ -139,11 +139,11 @@ def test_an_own_key_is_said_once_whoever_else_says_one() -> None:
 @pytest.mark.parametrize("value", ["a\r\nx: 1", "a\n", "a\0b", "\r"])
 def test_an_own_key_cannot_bring_lines_of_its_own(value: str) -> None:
     with pytest.raises(ValueError, match="line break"):
-        Target("http://p0", value)
+        UrlTarget("http://p0", value)
 
 
 def test_remembered_paths_have_a_limit() -> None:
-    target = Target("http://p0")
+    target = UrlTarget("http://p0")
     call = Call("id", "attempt", "/", {})
     instance = Instance("p0", "http://p0", Role.PREFILL, "vllm-nixl")
     for number in range(1000):

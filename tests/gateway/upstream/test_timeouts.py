@@ -8,7 +8,7 @@ import pytest
 
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.rules import timeouts_of, timeouts_of_models
-from pdgate.gateway.config.sections import ModelEntry, Timeouts
+from pdgate.gateway.config.sections import ModelEntry, TimeoutsSection
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.protocols.instance import Role
 from tests.support.fleet import STREAM_HEAD, Engine, Held, gateway_of
@@ -27,13 +27,15 @@ def test_what_a_gateway_gives_is_declared_with_its_settings_alone() -> None:
 
 
 def test_the_kv_has_as_long_as_the_first_byte_unless_it_is_said() -> None:
-    assert timeouts_of(Timeouts(first_byte_seconds=7)).kv_wait_seconds == 7
-    assert timeouts_of(Timeouts(first_byte_seconds=7, kv_wait_seconds=3)).kv_wait_seconds == 3
+    assert timeouts_of(TimeoutsSection(first_byte_seconds=7)).kv_wait_seconds == 7
+    assert (
+        timeouts_of(TimeoutsSection(first_byte_seconds=7, kv_wait_seconds=3)).kv_wait_seconds == 3
+    )
 
 
 def test_what_a_model_does_not_say_is_everybodys() -> None:
     settings = Settings(
-        timeouts=Timeouts(prefill_seconds=5, idle_seconds=6),
+        timeouts=TimeoutsSection(prefill_seconds=5, idle_seconds=6),
         models=(ModelEntry(name="m", prefill_seconds=50),),
     )
 
@@ -45,13 +47,13 @@ def test_what_a_model_does_not_say_is_everybodys() -> None:
 @pytest.mark.parametrize(
     ("role", "timeouts"),
     [
-        (Role.PREFILL, Timeouts(prefill_seconds=SHORT)),
-        (Role.DECODE, Timeouts(kv_wait_seconds=SHORT, first_byte_seconds=LONG)),
-        (Role.PLAIN, Timeouts(kv_wait_seconds=LONG, first_byte_seconds=SHORT)),
+        (Role.PREFILL, TimeoutsSection(prefill_seconds=SHORT)),
+        (Role.DECODE, TimeoutsSection(kv_wait_seconds=SHORT, first_byte_seconds=LONG)),
+        (Role.PLAIN, TimeoutsSection(kv_wait_seconds=LONG, first_byte_seconds=SHORT)),
     ],
 )
 async def test_who_takes_longer_than_its_stage_may_is_too_slow(
-    role: Role, timeouts: Timeouts
+    role: Role, timeouts: TimeoutsSection
 ) -> None:
     roles = (Role.PLAIN,) if role is Role.PLAIN else (Role.PREFILL, Role.DECODE)
     engines = [Engine(each, Held() if each is role else None) for each in roles]
@@ -62,7 +64,7 @@ async def test_who_takes_longer_than_its_stage_may_is_too_slow(
 
 @pytest.mark.parametrize("own", [False, True])
 async def test_a_call_that_takes_too_long_in_all_is_ended(own: bool) -> None:
-    settings: dict[str, Any] = {"timeouts": Timeouts(total_seconds=LONG if own else SHORT)}
+    settings: dict[str, Any] = {"timeouts": TimeoutsSection(total_seconds=LONG if own else SHORT)}
     if own:
         settings["models"] = (ModelEntry(name="m", total_seconds=SHORT),)
     async with gateway_of(Engine(Role.PLAIN, Held()), **settings) as gateway:
@@ -74,7 +76,7 @@ async def test_a_call_that_takes_too_long_in_all_is_ended(own: bool) -> None:
 
 async def test_a_stream_that_takes_too_long_in_all_ends_with_an_error_event() -> None:
     plain = Held()
-    timeouts = Timeouts(total_seconds=2.0)
+    timeouts = TimeoutsSection(total_seconds=2.0)
     async with gateway_of(Engine(Role.PLAIN, plain), timeouts=timeouts) as gateway:
         asking = asyncio.create_task(gateway.chat(stream=True))
         call = await plain.next()
@@ -89,7 +91,7 @@ async def test_a_stream_that_takes_too_long_in_all_ends_with_an_error_event() ->
 
 async def test_a_models_own_limit_goes_before_the_general_one() -> None:
     settings = {
-        "timeouts": Timeouts(first_byte_seconds=LONG),
+        "timeouts": TimeoutsSection(first_byte_seconds=LONG),
         "models": (ModelEntry(name="m", first_byte_seconds=SHORT),),
         "max_attempts": 1,
     }

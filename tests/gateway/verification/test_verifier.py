@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.engine_metrics.page import Page
-from pdgate.gateway.verification.causes import Cause
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import MetricsPage
+from pdgate.gateway.verification.causes import VerificationCause
 from pdgate.gateway.verification.verifier import Tally, Verifier
-from pdgate.gateway.verification.window import Result
+from pdgate.gateway.verification.window import WindowResult
 from pdgate.scheduling.endpoint import Endpoint
 from tests.support.scripted import D0, P0, fleet
 
@@ -36,7 +36,9 @@ class Scene:
         counted = self._counted[instance_id]
         for name, number in new.items():
             counted[name] = counted.get(name, 0.0) + number
-        page = Page(Counters(**counted), block_tokens=self.block_tokens.get(instance_id))
+        page = MetricsPage(
+            EngineCounters(**counted), block_tokens=self.block_tokens.get(instance_id)
+        )
         self.verifier.sees(self.endpoint(instance_id), page)
         return self.verifier.tallies.get(instance_id)
 
@@ -55,11 +57,11 @@ class Scene:
 def test_kv_that_comes_is_verified() -> None:
     tally = Scene(loads=0).call(computed=1, transferred=99, loads=1)
 
-    assert (tally.last, tally.complaint) == (Result.VERIFIED, None)
+    assert (tally.last, tally.complaint) == (WindowResult.VERIFIED, None)
     assert tally.tokens == {
-        Result.VERIFIED: 100,
-        Result.RECOMPUTED: 0,
-        Result.UNVERIFIABLE: 0,
+        WindowResult.VERIFIED: 100,
+        WindowResult.RECOMPUTED: 0,
+        WindowResult.UNVERIFIABLE: 0,
     }
 
 
@@ -68,21 +70,26 @@ def test_windows_follow_each_other() -> None:
     scene.call(computed=1, transferred=99)
     tally = scene.call(computed=1, transferred=49)
 
-    assert tally.tokens[Result.VERIFIED] == 150
+    assert tally.tokens[WindowResult.VERIFIED] == 150
 
 
 @pytest.mark.parametrize(
     ("page", "new", "expired", "cause"),
     [
-        ({}, {}, 0, Cause.NO_CONNECTOR),
-        ({"loads": 0.0}, {}, 0, Cause.KV_IGNORED),
-        ({"loads": 0.0, "loads_failed": 0.0}, {"loads_failed": 1}, 0, Cause.LOADS_FAIL),
-        ({"loads": 0.0, "loads_failed": 0.0}, {"loads_failed": 1}, 1, Cause.LEASES_EXPIRE),
-        ({"loads": 0.0}, {"loads": 1, "transferred": 48}, 0, Cause.KV_INCOMPLETE),
+        ({}, {}, 0, VerificationCause.NO_CONNECTOR),
+        ({"loads": 0.0}, {}, 0, VerificationCause.KV_IGNORED),
+        ({"loads": 0.0, "loads_failed": 0.0}, {"loads_failed": 1}, 0, VerificationCause.LOADS_FAIL),
+        (
+            {"loads": 0.0, "loads_failed": 0.0},
+            {"loads_failed": 1},
+            1,
+            VerificationCause.LEASES_EXPIRE,
+        ),
+        ({"loads": 0.0}, {"loads": 1, "transferred": 48}, 0, VerificationCause.KV_INCOMPLETE),
     ],
 )
 def test_the_likeliest_cause_is_named(
-    page: dict[str, float], new: dict[str, float], expired: float, cause: Cause
+    page: dict[str, float], new: dict[str, float], expired: float, cause: VerificationCause
 ) -> None:
     scene = Scene(**page)
     scene.see("p0", expired=expired)
@@ -95,10 +102,12 @@ def test_blocks_of_another_size_are_named() -> None:
     scene.block_tokens = {"p0": 16, "d0": 32}
     scene.see("p0")
 
-    assert scene.call(computed=100, loads_failed=1).complaint is Cause.BLOCK_SIZE_DIFFERS
+    assert (
+        scene.call(computed=100, loads_failed=1).complaint is VerificationCause.BLOCK_SIZE_DIFFERS
+    )
 
     scene.block_tokens["d0"] = 16
-    assert scene.call(computed=100, loads_failed=1).complaint is Cause.LOADS_FAIL
+    assert scene.call(computed=100, loads_failed=1).complaint is VerificationCause.LOADS_FAIL
 
 
 def test_a_complaint_is_logged_once_per_change(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +130,7 @@ def test_silence_neither_accuses_nor_absolves() -> None:
 
     tally = scene.see("d0")
     assert tally is not None
-    assert (tally.last, tally.complaint) == (Result.RECOMPUTED, Cause.KV_IGNORED)
+    assert (tally.last, tally.complaint) == (WindowResult.RECOMPUTED, VerificationCause.KV_IGNORED)
 
 
 def test_a_page_that_comes_too_early_is_no_verdict() -> None:
@@ -134,7 +143,7 @@ def test_a_page_that_comes_too_early_is_no_verdict() -> None:
 
     second = scene.see("d0", first_tokens=1, computed=1, transferred=99)
     assert second is not None
-    assert second.last is Result.VERIFIED
+    assert second.last is WindowResult.VERIFIED
 
 
 def test_among_whole_calls_the_second_page_decides() -> None:
@@ -144,7 +153,7 @@ def test_among_whole_calls_the_second_page_decides() -> None:
     assert scene.call(computed=100).last is None
     tally = scene.see("d0")
     assert tally is not None
-    assert tally.last is Result.RECOMPUTED
+    assert tally.last is WindowResult.RECOMPUTED
 
 
 def test_nothing_is_compared_across_a_restart() -> None:
@@ -154,7 +163,11 @@ def test_nothing_is_compared_across_a_restart() -> None:
     scene.restart("d0", computed=50.0)
 
     tally = scene.call(computed=1, transferred=49)
-    assert tally.tokens == {Result.VERIFIED: 150, Result.RECOMPUTED: 0, Result.UNVERIFIABLE: 0}
+    assert tally.tokens == {
+        WindowResult.VERIFIED: 150,
+        WindowResult.RECOMPUTED: 0,
+        WindowResult.UNVERIFIABLE: 0,
+    }
 
 
 def test_another_engine_by_the_same_name_begins_anew() -> None:
@@ -164,7 +177,11 @@ def test_another_engine_by_the_same_name_begins_anew() -> None:
 
     tally = scene.call(computed=50, transferred=50)
 
-    assert tally.tokens == {Result.VERIFIED: 100, Result.RECOMPUTED: 0, Result.UNVERIFIABLE: 0}
+    assert tally.tokens == {
+        WindowResult.VERIFIED: 100,
+        WindowResult.RECOMPUTED: 0,
+        WindowResult.UNVERIFIABLE: 0,
+    }
 
 
 def test_an_engine_that_was_taken_out_and_put_back_begins_anew() -> None:
@@ -175,8 +192,8 @@ def test_an_engine_that_was_taken_out_and_put_back_begins_anew() -> None:
     scene.instances.put(D0)
 
     tally = scene.call(computed=50, transferred=50)
-    assert tally.tokens[Result.VERIFIED] == 200
-    assert scene.call(computed=1, transferred=99).tokens[Result.VERIFIED] == 300
+    assert tally.tokens[WindowResult.VERIFIED] == 200
+    assert scene.call(computed=1, transferred=99).tokens[WindowResult.VERIFIED] == 300
 
 
 def test_leases_are_counted_at_prefill() -> None:
@@ -190,8 +207,8 @@ def test_a_late_read_is_wrong_until_calls_go_well_without() -> None:
     scene = Scene()
 
     for new, complaint in (
-        ({"read_late": 1.0}, Cause.READ_LATE),
-        ({}, Cause.READ_LATE),
+        ({"read_late": 1.0}, VerificationCause.READ_LATE),
+        ({}, VerificationCause.READ_LATE),
         ({"first_tokens": 1.0}, None),
     ):
         tally = scene.see("p0", **new)

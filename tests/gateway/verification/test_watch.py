@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.config.sections import EngineMetrics
+from pdgate.gateway.config.sections import EngineMetricsSection
 from pdgate.protocols.instance import Role
 from tests.support.fleet import ANSWER, PATIENCE_SECONDS, Engine, Gateway, as_json, gateway_of
 from tests.support.raw_server import Peer, reply
@@ -84,7 +84,7 @@ async def test_whether_kv_arrives_is_known_after_the_next_page(
     takes_over: bool, result: str, cause: str | None, token_file: str
 ) -> None:
     decode = Telling(takes_over=takes_over)
-    often = EngineMetrics(interval_seconds=0.02)
+    often = EngineMetricsSection(interval_seconds=0.02)
     async with gateway_of(
         Engine(Role.PREFILL), decode, admin_token_file=token_file, engine_metrics=often
     ) as gateway:
@@ -117,7 +117,7 @@ async def test_an_engine_that_does_not_tell_is_known_not_to(token_file: str) -> 
 
 
 async def test_nobody_is_asked_where_that_is_off(token_file: str) -> None:
-    off = EngineMetrics(interval_seconds=0)
+    off = EngineMetricsSection(interval_seconds=0)
     async with gateway_of(
         Engine(Role.DECODE), admin_token_file=token_file, engine_metrics=off
     ) as gateway:

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from pdgate.gateway.engine_metrics.counters import Counters
-from pdgate.gateway.verification.window import NOTHING, Given, Result, Verdict, judge
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.verification.window import NOTHING, Given, WindowResult, WindowVerdict, judge
 
 NOBODY = Given()
 
 
 def grew(
     computed: float, cached: float, transferred: float, first_tokens: float | None = None
-) -> Counters:
-    return Counters(
+) -> EngineCounters:
+    return EngineCounters(
         computed=computed, cached=cached, transferred=transferred, first_tokens=first_tokens
     )
 
@@ -21,25 +21,25 @@ def grew(
 def test_a_token_per_request_is_computed_by_every_decode() -> None:
     verdict = judge(grew(2, 0, 300, 2), NOBODY, Given(handed_over=2))
 
-    assert verdict == Verdict(Result.VERIFIED, verified=302)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=302)
 
 
 def test_what_decode_still_had_need_not_come_again() -> None:
     verdict = judge(grew(0, 300, 0, 2), NOBODY, Given(handed_over=2))
 
-    assert verdict == Verdict(Result.VERIFIED, verified=300)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=300)
 
 
 def test_a_decode_to_which_nothing_came_has_recomputed() -> None:
     verdict = judge(grew(300, 0, 0, 2), NOBODY, Given(handed_over=2))
 
-    assert verdict == Verdict(Result.RECOMPUTED, verified=2, recomputed=298)
+    assert verdict == WindowVerdict(WindowResult.RECOMPUTED, verified=2, recomputed=298)
 
 
 def test_a_decode_that_finds_prefixes_in_its_cache_has_recomputed_the_rest() -> None:
     verdict = judge(grew(200, 100, 0, 2), NOBODY, Given(handed_over=2))
 
-    assert verdict == Verdict(Result.RECOMPUTED, verified=102, recomputed=198)
+    assert verdict == WindowVerdict(WindowResult.RECOMPUTED, verified=102, recomputed=198)
 
 
 def test_what_decode_chose_to_compute_was_not_computed_twice() -> None:
@@ -48,13 +48,13 @@ def test_what_decode_chose_to_compute_was_not_computed_twice() -> None:
 
     verdict = judge(chosen, NOBODY, Given(handed_over=2))
 
-    assert verdict == Verdict(Result.VERIFIED, verified=100)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=100)
 
 
 def test_one_failed_load_among_many_is_counted_and_no_fault_of_setup() -> None:
     verdict = judge(grew(200, 0, 9_900, 100), NOBODY, Given(handed_over=100))
 
-    assert verdict == Verdict(Result.VERIFIED, verified=10_000, recomputed=100)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=10_000, recomputed=100)
 
 
 def test_what_decode_computes_by_design_is_no_surplus() -> None:
@@ -63,17 +63,17 @@ def test_what_decode_computes_by_design_is_no_surplus() -> None:
 
     verdict = judge(counted, NOBODY, Given(handed_over=100), spare=16)
 
-    assert verdict == Verdict(Result.VERIFIED, verified=11_400)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=11_400)
 
 
 def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_them() -> None:
     started = Given(calls=3)
 
-    assert judge(grew(5, 0, 300), started, Given(handed_over=4, calls=1)) == Verdict(
-        Result.VERIFIED, verified=305
+    assert judge(grew(5, 0, 300), started, Given(handed_over=4, calls=1)) == WindowVerdict(
+        WindowResult.VERIFIED, verified=305
     )
-    assert judge(grew(305, 0, 0), NOBODY, Given(handed_over=5)) == Verdict(
-        Result.RECOMPUTED, verified=5, recomputed=300
+    assert judge(grew(305, 0, 0), NOBODY, Given(handed_over=5)) == WindowVerdict(
+        WindowResult.RECOMPUTED, verified=5, recomputed=300
     )
 
 
@@ -88,10 +88,10 @@ def test_requests_are_as_many_as_there_can_be_where_the_engine_does_not_count_th
     ],
 )
 def test_who_computes_for_others_too_cannot_be_verified(
-    counted: Counters, before: Given, now: Given
+    counted: EngineCounters, before: Given, now: Given
 ) -> None:
-    assert judge(counted, before, now) == Verdict(
-        Result.UNVERIFIABLE, verified=300, unverifiable=400
+    assert judge(counted, before, now) == WindowVerdict(
+        WindowResult.UNVERIFIABLE, verified=300, unverifiable=400
     )
 
 
@@ -99,22 +99,22 @@ def test_another_clients_call_is_not_held_against_decode_while_ours_go_on() -> N
     streaming = Given(calls=5)
     now = Given(handed_over=1, calls=6)
 
-    assert judge(grew(5_001, 0, 99, 2), streaming, now) == Verdict(
-        Result.UNVERIFIABLE, verified=99, unverifiable=5_001
+    assert judge(grew(5_001, 0, 99, 2), streaming, now) == WindowVerdict(
+        WindowResult.UNVERIFIABLE, verified=99, unverifiable=5_001
     )
 
 
 def test_calls_in_flight_do_not_excuse_that_nothing_came() -> None:
     verdict = judge(grew(300, 0, 0, 3), Given(calls=2), Given(handed_over=1, calls=2))
 
-    assert verdict == Verdict(Result.RECOMPUTED, verified=3, recomputed=297)
+    assert verdict == WindowVerdict(WindowResult.RECOMPUTED, verified=3, recomputed=297)
 
 
 def test_whoever_asks_if_nothing_is_computed_nothing_is_recomputed() -> None:
     """So several gateways over one healthy engine all say verified."""
     verdict = judge(grew(9, 600, 300, 9), NOBODY, Given(handed_over=1, whole=1))
 
-    assert verdict == Verdict(Result.VERIFIED, verified=909)
+    assert verdict == WindowVerdict(WindowResult.VERIFIED, verified=909)
 
 
 def test_with_other_calls_about_it_takes_a_second_page_to_accuse() -> None:
@@ -122,7 +122,9 @@ def test_with_other_calls_about_it_takes_a_second_page_to_accuse() -> None:
     counted, now = grew(400, 0, 0, 2), Given(handed_over=1, whole=1)
 
     assert judge(counted, NOBODY, now) is None
-    assert judge(counted, NOBODY, now, doubted=True) == Verdict(Result.RECOMPUTED, unverifiable=400)
+    assert judge(counted, NOBODY, now, doubted=True) == WindowVerdict(
+        WindowResult.RECOMPUTED, unverifiable=400
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_with_other_calls_about_it_takes_a_second_page_to_accuse() -> None:
     ],
 )
 def test_a_call_that_only_one_side_knows_of_waits_for_the_next_page(
-    counted: Counters, now: Given
+    counted: EngineCounters, now: Given
 ) -> None:
     assert judge(counted, NOBODY, now) is None
 
@@ -143,13 +145,13 @@ def test_other_clients_calls_are_not_ours_to_judge() -> None:
 
 
 def test_an_engine_that_does_not_count_cannot_be_verified() -> None:
-    assert judge(Counters(first_tokens=1), NOBODY, Given(handed_over=1)) == Verdict(
-        Result.UNVERIFIABLE
+    assert judge(EngineCounters(first_tokens=1), NOBODY, Given(handed_over=1)) == WindowVerdict(
+        WindowResult.UNVERIFIABLE
     )
-    assert judge(Counters(), NOBODY, NOBODY) == NOTHING
+    assert judge(EngineCounters(), NOBODY, NOBODY) == NOTHING
 
 
 def test_prompts_of_one_token_say_nothing() -> None:
-    assert judge(grew(2, 0, 0, 2), NOBODY, Given(handed_over=2)) == Verdict(
-        Result.UNVERIFIABLE, unverifiable=2
+    assert judge(grew(2, 0, 0, 2), NOBODY, Given(handed_over=2)) == WindowVerdict(
+        WindowResult.UNVERIFIABLE, unverifiable=2
     )

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from pdgate.lab.chaos.link import Link, Owner, Side
-from pdgate.lab.chaos.passage import Passage
+from pdgate.lab.chaos.link import ChaosLink, LinkOwner, Side
+from pdgate.lab.chaos.passage import ChaosPassage
 from tests.support.waiting import PATIENCE_SECONDS
 
 
@@ -29,7 +29,7 @@ class Pipe(asyncio.Transport):
 
 async def test_a_slow_gateway_holds_the_engine_up_and_the_other_way_round() -> None:
     """Else the proxy would take away the backpressure that it is there to test."""
-    link = Link(cast(Owner, None), asyncio.get_running_loop())
+    link = ChaosLink(cast(LinkOwner, None), asyncio.get_running_loop())
     near, far = Pipe(), Pipe()
     link.near.connection_made(near)
     link.far.connection_made(far)
@@ -42,7 +42,7 @@ async def test_a_slow_gateway_holds_the_engine_up_and_the_other_way_round() -> N
 
 
 async def test_reading_goes_on_when_the_last_reason_against_it_is_gone() -> None:
-    link = Link(cast(Owner, None), asyncio.get_running_loop())
+    link = ChaosLink(cast(LinkOwner, None), asyncio.get_running_loop())
     far: Any = Pipe()
     link.far.connection_made(far)
 
@@ -56,7 +56,7 @@ async def test_reading_goes_on_when_the_last_reason_against_it_is_gone() -> None
 
 async def test_a_connection_that_is_made_after_the_end_ends_at_once() -> None:
     """It was accepted while the proxy was closing; nobody else would ever end it."""
-    link = Link(cast(Owner, None), asyncio.get_running_loop())
+    link = ChaosLink(cast(LinkOwner, None), asyncio.get_running_loop())
     near = Pipe()
 
     link.near.abort()
@@ -76,12 +76,12 @@ async def test_an_end_before_the_engine_is_even_dialled_is_an_end() -> None:
         async def dial(self, far: Side) -> None:
             raise AssertionError("nobody is to be dialled any more")
 
-        def passage(self, link: Link, first: bytes) -> Passage:
-            return Passage(link)
+        def passage(self, link: ChaosLink, first: bytes) -> ChaosPassage:
+            return ChaosPassage(link)
 
-        def ended(self, link: Link) -> None: ...
+        def ended(self, link: ChaosLink) -> None: ...
 
-    link = Link(Engine(), asyncio.get_running_loop())
+    link = ChaosLink(Engine(), asyncio.get_running_loop())
     link.near.connection_made(Wire())
     link.near.data_received(b"GET /health HTTP/1.1\r\n\r\n")
 

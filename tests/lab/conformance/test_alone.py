@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from pdgate.forwarders.base import Mode
-from pdgate.lab.conformance.api import Api
+from pdgate.lab.conformance.api import ApiUnderTest
 from pdgate.lab.conformance.check import Verdict
 from pdgate.lab.conformance.checks.answers import TOOLS
 from pdgate.lab.conformance.running import judged
@@ -37,7 +37,7 @@ async def verdict(gateway: Answers, alone: Answers) -> tuple[Verdict, str]:
     apis = {"g": gateway, "x": alone}
     transport = httpx2.MockTransport(lambda request: apis[request.url.host](request))
     async with httpx2.AsyncClient(transport=transport) as http:
-        here, there = Api("http://g", http), Api("http://x", http)
+        here, there = ApiUnderTest("http://g", http), ApiUnderTest("http://x", http)
         site = Site(Mock(), Mode.BATCH, here, [], [], there, "m", None)
         result = await judged(TOOLS, site)
     return result.verdict, result.reason

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from pdgate.__main__ import app
 from pdgate.lab.conformance import Check, Report, Result, Verdict
-from pdgate.lab.conformance.answer import Malformed, difference, streamed, whole
+from pdgate.lab.conformance.answer import MalformedAnswer, difference, streamed, whole
 from pdgate.lab.conformance.site import Site
 
 
@@ -51,7 +51,7 @@ def test_a_stream_is_what_its_pieces_say_together() -> None:
     ],
 )
 def test_a_stream_that_no_client_could_read_is_named(said: list[object], why: str) -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(MalformedAnswer) as caught:
         streamed(events(*said))
 
     assert why in str(caught.value)

@@ -8,31 +8,39 @@ from typing import Any
 import pytest
 
 from pdgate.lab.demo import queue
-from pdgate.lab.demo.plan import BadPlan, Plan
-from pdgate.lab.demo.run import Engine
+from pdgate.lab.demo.plan import BadPlan, DemoPlan
+from pdgate.lab.demo.run import DemoEngine
 from pdgate.lab.demo.story import KV_BYTES, counter, curl, told, was_handed_over
 
 
 @pytest.mark.parametrize(
     ("plan", "sentence"),
     [
-        (Plan(protocol="nixl"), "no protocol is called 'nixl'; there are"),
-        (Plan(protocol="plain"), "plain hands no KV over"),
-        (Plan(protocol="sglang", mode="staged"), "sglang cannot do staged scheduling: both legs"),
-        (Plan(prefills=0), "--prefills 0: it takes at least one engine of each role"),
-        (Plan(decodes=-1), "--decodes -1: it takes at least one engine of each role"),
+        (DemoPlan(protocol="nixl"), "no protocol is called 'nixl'; there are"),
+        (DemoPlan(protocol="plain"), "plain hands no KV over"),
         (
-            Plan(transfer="rdma"),
+            DemoPlan(protocol="sglang", mode="staged"),
+            "sglang cannot do staged scheduling: both legs",
+        ),
+        (DemoPlan(prefills=0), "--prefills 0: it takes at least one engine of each role"),
+        (DemoPlan(decodes=-1), "--decodes -1: it takes at least one engine of each role"),
+        (
+            DemoPlan(transfer="rdma"),
             "--transfer rdma: there is no such backend; there are cuda-ipc, mooncake,",
         ),
-        (Plan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
-        (Plan(port=70000), "--port 70000 cannot be had"),
-        (Plan(queue="redis://127.0.0.1:6379/0"), "--queue: vllm-nixl takes none"),
-        (Plan(protocol="decode-first", queue="memory://it"), "can share a Redis only"),
-        (Plan(protocol="decode-first", queue="redis"), "--queue: a queue is redis://host:port/"),
+        (DemoPlan(model=Path("nowhere")), "--model nowhere: there is no config.json"),
+        (DemoPlan(port=70000), "--port 70000 cannot be had"),
+        (DemoPlan(queue="redis://127.0.0.1:6379/0"), "--queue: vllm-nixl takes none"),
+        (DemoPlan(protocol="decode-first", queue="memory://it"), "can share a Redis only"),
+        (
+            DemoPlan(protocol="decode-first", queue="redis"),
+            "--queue: a queue is redis://host:port/",
+        ),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_anything_starts(plan: Plan, sentence: str) -> None:
+def test_what_cannot_be_had_is_refused_before_anything_starts(
+    plan: DemoPlan, sentence: str
+) -> None:
     with pytest.raises(BadPlan) as error:
         plan.check()
 
@@ -56,14 +64,14 @@ def test_without_a_queue_that_engines_share_there_is_no_decode_first(
     monkeypatch.setattr(shutil, "which", there)
 
     with pytest.raises(BadPlan, match=sentence):
-        Plan(protocol="decode-first").check()
+        DemoPlan(protocol="decode-first").check()
 
 
 def test_engines_and_their_queue_are_told_of_each_other() -> None:
     url, command = queue.own()
 
     assert url == f"redis://127.0.0.1:{command[command.index('--port') + 1]}/0"
-    told = Plan(protocol="decode-first", queue=url).engine_command("decode")
+    told = DemoPlan(protocol="decode-first", queue=url).engine_command("decode")
     assert told[told.index("--queue") + 1] == url
 
 
@@ -73,13 +81,13 @@ def test_a_port_in_use_is_refused() -> None:
         taken.listen()
 
         with pytest.raises(BadPlan, match=r"cannot be had: .* in use"):
-            Plan(port=taken.getsockname()[1]).check()
+            DemoPlan(port=taken.getsockname()[1]).check()
 
 
 def test_the_ready_line_of_an_engine_becomes_its_flag() -> None:
     line = "pdgate engine ready http://127.0.0.1:7 role=prefill protocol=vllm-kvt kv=127.0.0.1:8"
 
-    engine = Engine.from_line("prefill-0", line)
+    engine = DemoEngine.from_line("prefill-0", line)
 
     assert engine.as_flag() == "id=prefill-0,role=prefill,url=http://127.0.0.1:7,kv=127.0.0.1:8"
 

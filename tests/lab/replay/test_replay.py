@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from pdgate.__main__ import app
-from pdgate.lab.replay.connection import Server
+from pdgate.lab.replay.connection import ReplayServer
 from pdgate.lab.replay.driving import STOPPED, Drive, drive
 from pdgate.lab.replay.figures import figures
-from pdgate.lab.replay.outcome import Outcome
+from pdgate.lab.replay.outcome import ReplayOutcome
 from pdgate.lab.replay.prompts import HIGHEST_ID, LOWEST_ID, Prompts
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 from pdgate.scheduling.policy_context import Targets
 from tests.support import waiting
 from tests.support.raw_server import Peer, Script, chunked, raw_server, reply
@@ -39,13 +39,17 @@ DONE = b"data: [DONE]\n\n"
 WHOLE = (piece("a"), piece("b"), piece("c", "length"), usage(3), DONE)
 
 
-def ask(at: float = 0.0, blocks: Sequence[int] = (), tokens: int = 40, answer: int = 3) -> Ask:
-    return Ask(at, tokens, answer, tuple(blocks))
+def ask(
+    at: float = 0.0, blocks: Sequence[int] = (), tokens: int = 40, answer: int = 3
+) -> TraceCall:
+    return TraceCall(at, tokens, answer, tuple(blocks))
 
 
-async def replayed(script: Script, *asks: Ask, limit: int | None = None) -> list[Outcome]:
+async def replayed(
+    script: Script, *asks: TraceCall, limit: int | None = None
+) -> list[ReplayOutcome]:
     async with asyncio.timeout(GIVE_UP_SECONDS), raw_server(script) as engine:
-        plan = Drive(Server.of(engine.url), "m", Prompts("ids"), limit=limit)
+        plan = Drive(ReplayServer.of(engine.url), "m", Prompts("ids"), limit=limit)
         return await drive(plan, asks)
 
 
@@ -113,7 +117,7 @@ async def test_an_answer_that_breaks_off_is_lost() -> None:
 
 async def test_nobody_there_is_a_kind_of_its_own() -> None:
     async with raw_server(says()) as engine:
-        server = Server.of(engine.url)
+        server = ReplayServer.of(engine.url)
     (one,) = await drive(Drive(server, "m", Prompts("ids")), [ask()])
 
     assert one.why == "connection refused"
@@ -122,7 +126,7 @@ async def test_nobody_there_is_a_kind_of_its_own() -> None:
 async def test_connections_are_used_again() -> None:
     script = says(chunked(*WHOLE))
     async with asyncio.timeout(GIVE_UP_SECONDS), raw_server(script) as engine:
-        plan = Drive(Server.of(engine.url), "m", Prompts("ids"), limit=1)
+        plan = Drive(ReplayServer.of(engine.url), "m", Prompts("ids"), limit=1)
         outcomes = await drive(plan, [ask() for _ in range(5)])
 
         assert [one.why for one in outcomes] == [""] * 5
@@ -160,14 +164,14 @@ async def test_told_to_stop_it_tells_what_it_has() -> None:
 
     async with asyncio.timeout(GIVE_UP_SECONDS), raw_server(script) as engine:
         # The second is sent when the first is over, however late that is.
-        plan = Drive(Server.of(engine.url), "m", Prompts("ids"), limit=1)
+        plan = Drive(ReplayServer.of(engine.url), "m", Prompts("ids"), limit=1)
         asks = [ask(), ask(at=0.1, answer=9), ask(at=3600.0)]
         outcomes = await drive(plan, asks, stop=stop)
 
     assert [one.why for one in outcomes] == ["", STOPPED]
 
 
-def ids_of(prompts: Prompts, number: int, one: Ask) -> list[int]:
+def ids_of(prompts: Prompts, number: int, one: TraceCall) -> list[int]:
     found: list[int] = json.loads(bytes(prompts.of(number, one)))
     return found
 
@@ -196,7 +200,7 @@ def test_text_has_a_byte_for_a_token() -> None:
 
 def test_a_driver_that_is_late_says_so() -> None:
     on_time, late = (
-        [Outcome(ask(), 3, due=1.0, sent=1.0 + by, why="") for _ in range(10)]
+        [ReplayOutcome(ask(), 3, due=1.0, sent=1.0 + by, why="") for _ in range(10)]
         for by in (0.001, 0.2)
     )
 

@@ -3,12 +3,12 @@
 import signal
 
 from pdgate.lab.simulator.comparing import cases, run_all
-from pdgate.lab.simulator.trace import Ask
-from pdgate.lab.simulator.world import Plan
+from pdgate.lab.simulator.trace import TraceCall
+from pdgate.lab.simulator.world import WorldPlan
 from pdgate.scheduling.policy import Policy, load
 from pdgate.scheduling.policy_context import PolicyContext
 
-ASKS = [Ask(0.0, 64, 4, ()), Ask(0.1, 64, 4, ())]
+ASKS = [TraceCall(0.0, 64, 4, ()), TraceCall(0.1, 64, 4, ())]
 
 
 def where_ctrl_c_just_ends_it(name: str, context: PolicyContext) -> Policy:
@@ -17,7 +17,9 @@ def where_ctrl_c_just_ends_it(name: str, context: PolicyContext) -> Policy:
 
 
 def test_ctrl_c_ends_the_processes_without_a_word_of_each() -> None:
-    several = cases({"a": Plan(prefills=1, decodes=1), "b": Plan(prefills=1, decodes=1)}, [1.0])
+    several = cases(
+        {"a": WorldPlan(prefills=1, decodes=1), "b": WorldPlan(prefills=1, decodes=1)}, [1.0]
+    )
 
     ran = run_all(several, ASKS, processes=2, policy=where_ctrl_c_just_ends_it)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.engine import Engine
+from pdgate.lab.simulator.engine import SimulatedEngine
 from pdgate.lab.simulator.hardware import Hardware
-from pdgate.lab.simulator.job import Job
-from pdgate.lab.simulator.usage import Usage
+from pdgate.lab.simulator.job import SimulatedJob
+from pdgate.lab.simulator.usage import SimulatedUsage
 
 BY_HAND = Hardware(
     overhead_seconds=0.0,
@@ -32,47 +32,47 @@ class Told:
     """What an engine told of one job, and when; its KV comes after `load_seconds`."""
 
     agenda: Agenda
-    engine: Engine
+    engine: SimulatedEngine
     load_seconds: float = 0.0
     first: float | None = None
     end: float | None = None
     broken: float | None = None
     missing: list[int] = field(default_factory=list)
 
-    def load(self, job: Job, missing_tokens: int) -> None:
+    def load(self, job: SimulatedJob, missing_tokens: int) -> None:
         self.missing.append(missing_tokens)
         self.agenda.at(self.agenda.now + self.load_seconds, lambda: self.engine.loaded(job))
 
-    def first_token(self, job: Job) -> None:
+    def first_token(self, job: SimulatedJob) -> None:
         assert self.first is None
         self.first = self.agenda.now
 
-    def ended(self, job: Job) -> None:
+    def ended(self, job: SimulatedJob) -> None:
         assert self.end is None
         self.end = self.agenda.now
 
-    def broke(self, job: Job) -> None:
+    def broke(self, job: SimulatedJob) -> None:
         self.broken = self.agenda.now
 
 
 class Bench:
     def __init__(self, hardware: Hardware = BY_HAND) -> None:
         self.agenda = Agenda()
-        self.engine = Engine("e", hardware, self.agenda, Usage(10.0))
+        self.engine = SimulatedEngine("e", hardware, self.agenda, SimulatedUsage(10.0))
 
     def read(
         self, at: float, prompt: int, answer: int, blocks: tuple[int, ...] = (), keeps: bool = False
-    ) -> tuple[Told, Job]:
+    ) -> tuple[Told, SimulatedJob]:
         told = Told(self.agenda, self.engine)
-        job = Job(told, prompt, answer, blocks, keeps=keeps)
+        job = SimulatedJob(told, prompt, answer, blocks, keeps=keeps)
         self.agenda.at(at, lambda: self.engine.read(job))
         return told, job
 
     def take_over(
         self, at: float, prompt: int, answer: int, load_seconds: float = 0.0
-    ) -> tuple[Told, Job]:
+    ) -> tuple[Told, SimulatedJob]:
         told = Told(self.agenda, self.engine, load_seconds)
-        job = Job(told, prompt, answer, ())
+        job = SimulatedJob(told, prompt, answer, ())
         self.agenda.at(at, lambda: self.engine.take_over(job))
         return told, job
 

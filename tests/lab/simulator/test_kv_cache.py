@@ -2,13 +2,13 @@
 
 import pytest
 
-from pdgate.lab.simulator.kv_cache import KvCache, Share
+from pdgate.lab.simulator.kv_cache import CallShare, KvCache
 from pdgate.lab.simulator.trace import BLOCK_TOKENS
 
 A, B, C, D = 11, 22, 33, 44
 
 
-def taken(cache: KvCache, *blocks: int, more: int = 1) -> Share:
+def taken(cache: KvCache, *blocks: int, more: int = 1) -> CallShare:
     share = cache.take(blocks, len(blocks) * BLOCK_TOKENS + more)
     assert share is not None
     return share

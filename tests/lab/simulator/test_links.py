@@ -5,7 +5,7 @@ from functools import partial
 
 from pdgate.lab.simulator.agenda import Agenda
 from pdgate.lab.simulator.hardware import PRESETS
-from pdgate.lab.simulator.links import Links
+from pdgate.lab.simulator.links import SimulatedLinks
 
 HARDWARE = replace(
     PRESETS["8b"], kv_bytes_per_token=10, link_bytes_per_second=100.0, link_seconds=0.5
@@ -15,7 +15,7 @@ HARDWARE = replace(
 def ends(*moves: tuple[str, str, int]) -> list[float]:
     """When each of them is over, all asked for at once."""
     agenda = Agenda()
-    links = Links(agenda, HARDWARE)
+    links = SimulatedLinks(agenda, HARDWARE)
     seen: list[float] = [0.0] * len(moves)
 
     def done(number: int) -> None:

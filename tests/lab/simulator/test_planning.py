@@ -10,12 +10,12 @@ from pdgate.lab.simulator.bound.needs import needs
 from pdgate.lab.simulator.plan_cli import UNLIMITED
 from pdgate.lab.simulator.planning import planned
 from pdgate.lab.simulator.synthetic import conversations
-from pdgate.lab.simulator.trace import Ask, faster
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.trace import TraceCall, faster
+from pdgate.lab.simulator.world import WorldPlan, run
 from pdgate.scheduling.policy_context import Targets
 
 TARGETS = Targets(5.0, 0.025)
-BASE = Plan(targets=TARGETS, limits=UNLIMITED.in_gateway(TARGETS))
+BASE = WorldPlan(targets=TARGETS, limits=UNLIMITED.in_gateway(TARGETS))
 
 
 def test_it_is_enough_and_one_engine_less_of_either_side_is_not() -> None:
@@ -24,7 +24,7 @@ def test_it_is_enough_and_one_engine_less_of_either_side_is_not() -> None:
     found = planned(BASE, asks, wanted=0.95, most=16)
 
     assert found.enough is not None
-    ran = run(Plan("slo", "slo", found.enough.prefills, found.enough.decodes, targets=TARGETS,
+    ran = run(WorldPlan("slo", "slo", found.enough.prefills, found.enough.decodes, targets=TARGETS,
                    limits=BASE.limits), asks)  # fmt: skip
     good = sum(outcome.good(TARGETS) for outcome in ran.outcomes)
     assert good >= 0.95 * len(needs(BASE, asks))
@@ -36,8 +36,8 @@ def test_it_is_enough_and_one_engine_less_of_either_side_is_not() -> None:
 
 
 def test_long_answers_take_decode_and_long_prompts_prefill() -> None:
-    chats = [Ask(n / 60, 200, 600, ()) for n in range(900)]
-    documents = [Ask(n / 4, 15_000, 20, ()) for n in range(100)]
+    chats = [TraceCall(n / 60, 200, 600, ()) for n in range(900)]
+    documents = [TraceCall(n / 4, 15_000, 20, ()) for n in range(100)]
 
     of_chats, of_documents = (planned(BASE, asks, 0.95, 16).enough for asks in (chats, documents))
 

@@ -11,11 +11,11 @@ import pytest
 from pdgate.lab.simulator.fleet import Outage
 from pdgate.lab.simulator.hardware import PRESETS
 from pdgate.lab.simulator.journey import LEASE_SECONDS
-from pdgate.lab.simulator.outcome import Outcome
+from pdgate.lab.simulator.outcome import SimulatedOutcome
 from pdgate.lab.simulator.summary import summary
 from pdgate.lab.simulator.synthetic import conversations
-from pdgate.lab.simulator.trace import Ask, faster
-from pdgate.lab.simulator.world import Plan, Ran, run
+from pdgate.lab.simulator.trace import TraceCall, faster
+from pdgate.lab.simulator.world import Ran, WorldPlan, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Never
@@ -24,7 +24,7 @@ from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 
 ASKS = conversations(120, 3.0, Random(5))
-PLAN = Plan(prefills=2, decodes=2)
+PLAN = WorldPlan(prefills=2, decodes=2)
 
 
 def shape(ran: Ran) -> Sequence[tuple[str, str, float | None, float | None]]:
@@ -60,8 +60,8 @@ def test_every_call_is_answered_and_all_accounts_are_empty_in_the_end() -> None:
 
 
 def test_a_call_alone_takes_what_its_hardware_says() -> None:
-    hardware, ask = PRESETS["8b"], Ask(0.0, 8000, 101, ())
-    ran = run(Plan(prefills=1, decodes=1), [ask])
+    hardware, ask = PRESETS["8b"], TraceCall(0.0, 8000, 101, ())
+    ran = run(WorldPlan(prefills=1, decodes=1), [ask])
 
     (outcome,) = ran.outcomes
     reading = hardware.step_seconds(0, 0, 8000, 8000 * 4000)
@@ -88,14 +88,14 @@ def test_policies_see_the_real_accounts() -> None:
     def watching(name: str, context: PolicyContext) -> Policy:
         return Watching(seen.setdefault(context.role, []))
 
-    asks = [Ask(0.0, 1000, 2, ()), Ask(0.0, 1000, 2, ()), Ask(100.0, 1000, 2, ())]
+    asks = [TraceCall(0.0, 1000, 2, ()), TraceCall(0.0, 1000, 2, ()), TraceCall(100.0, 1000, 2, ())]
     run(PLAN, asks, policy=watching)
 
     assert seen["prefill"] == seen["decode"] == [0, 1, 0]
 
 
 def test_engines_that_do_either_serve_both_sides_of_different_calls() -> None:
-    ran = run(Plan(prefills=0, decodes=0, both=3), ASKS)
+    ran = run(WorldPlan(prefills=0, decodes=0, both=3), ASKS)
 
     assert {outcome.why for outcome in ran.outcomes} == {""}
     assert all(outcome.prefill != outcome.decode for outcome in ran.outcomes)
@@ -107,8 +107,8 @@ def test_engines_that_do_either_serve_both_sides_of_different_calls() -> None:
 def test_engines_that_wait_for_each_others_memory_do_not_do_so_for_ever() -> None:
     """Each keeps a prompt for the other, and has no room for the other's; then a lease ends."""
     hardware = replace(PRESETS["8b"], kv_tokens=20_000)
-    plan = Plan("round_robin", "round_robin", 0, 0, hardware, both=2)
-    ran = run(plan, [Ask(0.0, 12_000, 5, ()), Ask(0.0, 12_000, 5, ())])
+    plan = WorldPlan("round_robin", "round_robin", 0, 0, hardware, both=2)
+    ran = run(plan, [TraceCall(0.0, 12_000, 5, ()), TraceCall(0.0, 12_000, 5, ())])
 
     assert [outcome.why for outcome in ran.outcomes] == ["", ""]
     assert sorted(outcome.attempts for outcome in ran.outcomes) == [1, 2]
@@ -116,7 +116,7 @@ def test_engines_that_wait_for_each_others_memory_do_not_do_so_for_ever() -> Non
 
 
 def test_engines_that_do_either_are_counted_with_those_that_do_one_thing() -> None:
-    ran = run(Plan(prefills=1, decodes=1, both=1), ASKS)
+    ran = run(WorldPlan(prefills=1, decodes=1, both=1), ASKS)
 
     busy = ran.busy_seconds
     expected = (busy["p0"] + busy["b0"]) / 2 / ran.seconds
@@ -128,9 +128,9 @@ def test_engines_that_do_either_are_counted_with_those_that_do_one_thing() -> No
 # What fits into an engine, and how fast KV moves.
 
 
-def slower(**figures: float) -> Plan:
+def slower(**figures: float) -> WorldPlan:
     hardware = replace(PRESETS["8b"], **figures)  # type: ignore[arg-type]
-    return Plan(prefills=1, decodes=1, hardware=hardware)
+    return WorldPlan(prefills=1, decodes=1, hardware=hardware)
 
 
 def test_a_smaller_kv_memory_evicts_what_would_have_been_found() -> None:
@@ -140,7 +140,7 @@ def test_a_smaller_kv_memory_evicts_what_would_have_been_found() -> None:
 
 
 def test_a_slower_link_makes_first_tokens_later_by_what_it_takes_longer() -> None:
-    ask = Ask(0.0, 8000, 2, ())
+    ask = TraceCall(0.0, 8000, 2, ())
     fast, slow = (run(slower(link_bytes_per_second=speed), [ask]) for speed in (40e9, 1e9))
 
     first = [ran.outcomes[0].ttft or 0.0 for ran in (fast, slow)]
@@ -149,7 +149,7 @@ def test_a_slower_link_makes_first_tokens_later_by_what_it_takes_longer() -> Non
 
 
 def test_a_smaller_batch_answers_calls_one_after_the_other() -> None:
-    asks = [Ask(0.0, 100, 200, ()) for _ in range(4)]
+    asks = [TraceCall(0.0, 100, 200, ()) for _ in range(4)]
     wide, narrow = (run(slower(calls=calls), asks) for calls in (256, 1))
 
     def spans(ran: Ran) -> list[tuple[float, float]]:
@@ -160,7 +160,7 @@ def test_a_smaller_batch_answers_calls_one_after_the_other() -> None:
 
 
 def test_smaller_steps_read_a_prompt_in_more_of_them() -> None:
-    hardware, ask = PRESETS["8b"], Ask(0.0, 8000, 1, ())
+    hardware, ask = PRESETS["8b"], TraceCall(0.0, 8000, 1, ())
     ran = run(slower(step_tokens=1000), [ask])
 
     # Attention is the same in all, and the weights are loaded for each of eight steps.
@@ -177,7 +177,7 @@ def test_staged_calls_find_decode_when_prefill_has_answered() -> None:
         return Watching(seen.setdefault(context.role, []))
 
     # The second is asked while the first is read, and the first's answer is over before that.
-    asks = [Ask(0.0, 100, 2, ()), Ask(0.0, 8000, 2, ())]
+    asks = [TraceCall(0.0, 100, 2, ()), TraceCall(0.0, 8000, 2, ())]
     run(replace(PLAN, prefills=2, staged=True), asks, policy=watching)
 
     assert seen["decode"] == [0, 0]
@@ -192,7 +192,7 @@ def test_what_decode_reads_itself_never_sees_prefill() -> None:
 
 
 def test_limits_let_no_more_than_that_begin() -> None:
-    asks = [Ask(0.0, 1000, 50, ()) for _ in range(6)]
+    asks = [TraceCall(0.0, 1000, 50, ()) for _ in range(6)]
     ran = run(replace(PLAN, limits=Limits(decode_concurrency=1)), asks)
 
     began = sorted(outcome.began for outcome in ran.outcomes if outcome.began is not None)
@@ -201,13 +201,13 @@ def test_limits_let_no_more_than_that_begin() -> None:
 
 
 def test_who_cannot_be_served_in_time_is_turned_away() -> None:
-    asks = [Ask(0.0, 1000, 50, ()) for _ in range(6)]
+    asks = [TraceCall(0.0, 1000, 50, ()) for _ in range(6)]
     ran = run(replace(PLAN, limits=Limits(decode_concurrency=1, waiting=1)), asks)
 
     assert Counter(o.why for o in ran.outcomes) == {"": 3, "turned away": 3}
 
 
-def at_engine(outcomes: Sequence[Outcome], name: str, since: float, until: float) -> int:
+def at_engine(outcomes: Sequence[SimulatedOutcome], name: str, since: float, until: float) -> int:
     return sum(
         name in (o.prefill, o.decode) and o.began is not None and since < o.began < until
         for o in outcomes
@@ -226,14 +226,14 @@ def test_an_engine_that_dies_gets_no_calls_until_it_is_back() -> None:
 
 def test_what_failed_a_call_is_not_tried_again() -> None:
     plan = replace(PLAN, outages=(Outage("p0", 0.1),))
-    ran = run(plan, [Ask(0.0, 60_000, 5, ())], policy=lambda name, context: Watching([]))
+    ran = run(plan, [TraceCall(0.0, 60_000, 5, ())], policy=lambda name, context: Watching([]))
 
     (outcome,) = ran.outcomes
     assert (outcome.attempts, outcome.prefill, outcome.why) == (2, "p1", "")
 
 
 def test_answers_that_have_begun_are_lost_with_their_engine() -> None:
-    asks = [Ask(0.0, 1000, 1000, ()), Ask(0.0, 60_000, 5, ())]
+    asks = [TraceCall(0.0, 1000, 1000, ()), TraceCall(0.0, 60_000, 5, ())]
     ran = run(replace(PLAN, decodes=1, outages=(Outage("d0", 1, 2),)), asks)
 
     lost, tried_again = ran.outcomes
@@ -248,7 +248,7 @@ def test_without_engines_calls_fail_and_nothing_hangs() -> None:
 
 
 def test_a_call_longer_than_memory_is_refused() -> None:
-    ran = run(PLAN, [Ask(0.0, 400_000, 5, ()), Ask(0.0, 10, 5, ())])
+    ran = run(PLAN, [TraceCall(0.0, 400_000, 5, ()), TraceCall(0.0, 10, 5, ())])
 
     assert [o.why for o in ran.outcomes] == ["longer than an engine's memory", ""]
 
@@ -256,7 +256,7 @@ def test_a_call_longer_than_memory_is_refused() -> None:
 def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() -> None:
     """In a burst of more than can be read: no engine is idle while calls wait, and late ones go last."""
     asks = faster(conversations(1200, 3.4, Random(3)), 6)
-    plan = Plan(prefills=4, decodes=6, targets=Targets(5.0, 0.025))
+    plan = WorldPlan(prefills=4, decodes=6, targets=Targets(5.0, 0.025))
     limits = Limits(waiting=10_000, wait_seconds=10_000.0, prefill_seconds=1.0)
     limits = limits.in_gateway(plan.targets)
 
@@ -267,3 +267,50 @@ def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() 
     assert other.goodput > one.goodput + 0.05
     assert other.seconds < 0.9 * one.seconds
     assert other.ttft.p99 < one.ttft.p99
+
+
+PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
+ITEM_SECONDS = 0.5
+
+
+def encoded_by(encoders: int, *outages: Outage) -> Ran:
+    plan = replace(PLAN, encoders=encoders, item_seconds=ITEM_SECONDS, outages=outages)
+    return run(plan, PICTURES)
+
+
+def test_media_are_encoded_first_by_as_many_engines_as_there_are() -> None:
+    one, three = (encoded_by(encoders).outcomes for encoders in (1, 3))
+
+    assert one[0].encoded == pytest.approx(3 * ITEM_SECONDS)
+    assert three[0].encoded == pytest.approx(ITEM_SECONDS)
+    for outcomes in (one, three):
+        pictures, text = outcomes
+        assert pictures.first is not None
+        assert pictures.encoded is not None
+        assert pictures.first > pictures.encoded
+        assert text.encoded is None
+        assert text.ttft is not None
+        assert text.ttft < ITEM_SECONDS
+
+
+def test_without_engines_for_media_the_one_that_reads_encodes_them() -> None:
+    pictures, text = encoded_by(0).outcomes
+
+    assert (pictures.encoded, text.encoded) == (None, None)
+    assert pictures.ttft is not None
+    assert 3 * ITEM_SECONDS < pictures.ttft < 4 * ITEM_SECONDS
+
+
+def test_an_encode_engine_that_dies_is_replaced() -> None:
+    pictures, _ = encoded_by(2, Outage("e0", 0.25)).outcomes
+
+    assert (pictures.why, pictures.attempts) == ("", 2)
+    # The other had its own first.
+    assert pictures.encoded is not None
+    assert pictures.encoded > 3 * ITEM_SECONDS
+
+
+def test_with_no_encode_engine_left_a_call_with_media_is_lost_and_one_without_is_not() -> None:
+    pictures, text = encoded_by(1, Outage("e0", 0.25)).outcomes
+
+    assert (pictures.why, text.why) == ("no engine", "")

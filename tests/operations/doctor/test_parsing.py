@@ -3,7 +3,7 @@
 import pytest
 
 from pdgate.operations.doctor import parsing
-from pdgate.operations.doctor.seen import Bootstrap, Connector, Events
+from pdgate.operations.doctor.seen import SeenBootstrap, SeenConnector, SeenEvents
 from pdgate.protocols.instance import Role
 
 PAGE = """\
@@ -57,11 +57,17 @@ def test_vllms_development_mode_shows_the_connector(role: str, meant: Role) -> N
     config = {"kv_connector": "NixlConnector", "kv_role": role, "engine_id": "e"}
     shown = {"vllm_config": {"kv_transfer_config": {**config, "kv_connector_extra_config": extra}}}
 
-    assert parsing.vllm_connector(shown) == Connector("NixlConnector", meant, "e", 8.0)
+    assert parsing.vllm_connector(shown) == SeenConnector("NixlConnector", meant, "e", 8.0)
+
+
+def test_it_shows_what_an_engine_is_to_encoders_too() -> None:
+    shown = {"vllm_config": {"ec_transfer_config": {"ec_role": "ec_producer"}}}
+
+    assert parsing.vllm_connector(shown) == SeenConnector(embeddings="ec_producer")
 
 
 def test_without_a_connector_nothing_is_known_of_it() -> None:
-    assert parsing.vllm_connector({"vllm_config": {"kv_transfer_config": None}}) == Connector()
+    assert parsing.vllm_connector({"vllm_config": {"kv_transfer_config": None}}) == SeenConnector()
 
 
 def test_sglang_shows_its_arguments() -> None:
@@ -77,7 +83,7 @@ def test_a_bootstrap_server_names_engines_and_workers() -> None:
 
     found = parsing.bootstrap(body)
 
-    assert found == Bootstrap("", ("e",), (("10.0.0.1", 4001), ("10.0.0.1", 4002)))
+    assert found == SeenBootstrap("", ("e",), (("10.0.0.1", 4001), ("10.0.0.1", 4002)))
 
 
 @pytest.mark.parametrize("body", [{}, None, [], {"0": {"worker_addr": {}}}, {"a": 1}])
@@ -96,7 +102,7 @@ def test_what_is_no_bootstrap_server_is_trouble(body: object) -> None:
 def test_a_wildcard_is_dialled_at_the_engines_host(endpoint: str, dialled: str) -> None:
     body = {"0": {"endpoint": endpoint, "replay_endpoint": None, "topic": "kv"}}
 
-    assert parsing.events(body, "10.0.0.9") == Events(dialled, "", "kv")
+    assert parsing.events(body, "10.0.0.9") == SeenEvents(dialled, "", "kv")
 
 
 @pytest.mark.parametrize(

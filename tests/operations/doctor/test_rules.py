@@ -8,19 +8,19 @@ import pytest
 
 from pdgate import __version__
 from pdgate.operations.doctor import checks
-from pdgate.operations.doctor.checks import CHECKS, Check, Grade
+from pdgate.operations.doctor.checks import CHECKS, DoctorCheck, Grade
 from pdgate.operations.doctor.rules import findings
 from pdgate.operations.doctor.seen import (
-    Bootstrap,
     Card,
-    Connector,
     Crossing,
     Dial,
     Examined,
     Gatewise,
-    Kept,
     Probes,
-    Seen,
+    SeenBootstrap,
+    SeenConnector,
+    SeenEngine,
+    SeenKept,
 )
 from pdgate.protocols.instance import Instance, Role
 
@@ -35,7 +35,7 @@ PARAMS: dict[str, Any] = {
 }
 
 
-def seen(instance: Instance, **more: Any) -> Seen:
+def seen(instance: Instance, **more: Any) -> SeenEngine:
     told: dict[str, Any] = {
         "cards": {"m": Card("/models/m", 8192)},
         "kind": "vllm",
@@ -48,15 +48,28 @@ def seen(instance: Instance, **more: Any) -> Seen:
         "skew_seconds": 0.4,
         "text_tokens": (1, 2, 3),
         "chat_tokens": (0, 1, 2, 3),
-        "connector": Connector("NixlConnector"),
+        "connector": SeenConnector("NixlConnector"),
         "has_nixl": True,
     }
-    return Seen(instance=instance, **{**told, **more})
+    return SeenEngine(instance=instance, **{**told, **more})
+
+
+def encoded_by(encoder: str, prefill: str) -> Examined:
+    """The two with an encode engine, by what each says of its role towards embeddings."""
+    encodes = Instance("e", "http://e:1", Role.ENCODE, "plain")
+    reads = SeenConnector("NixlConnector", embeddings=prefill)
+    return well(
+        fleet=[
+            seen(PREFILL, connector=reads),
+            seen(DECODE),
+            seen(encodes, connector=SeenConnector(embeddings=encoder)),
+        ]
+    )
 
 
 def probes() -> Probes:
     return Probes(
-        kept={"p": Kept(PARAMS)},
+        kept={"p": SeenKept(PARAMS)},
         crossings=[Crossing("p", "d", "", 400, 384)],
         hashes={"p": (7, 8), "d": (7, 8)},
         dials=[Dial("p", "10.0.0.1", 5600)],
@@ -86,23 +99,23 @@ def probed(**more: Any) -> Examined:
 
 
 def kept(**params: Any) -> Examined:
-    return probed(kept={"p": Kept({**PARAMS, **params})})
+    return probed(kept={"p": SeenKept({**PARAMS, **params})})
 
 
 def another_prefill(**params: Any) -> Examined:
     other = replace(PREFILL, id="q", url="http://10.0.0.3:8100")
     told = {"remote_engine_id": "f" * 32, "remote_host": "10.0.0.3", **params}
-    answers = {"p": Kept(PARAMS), "q": Kept({**PARAMS, **told})}
+    answers = {"p": SeenKept(PARAMS), "q": SeenKept({**PARAMS, **told})}
     fleet = [seen(PREFILL), seen(other), seen(DECODE)]
     return well(fleet=fleet, probes=replace(probes(), kept=answers))
 
 
-def mooncake(bootstrap: Bootstrap) -> Examined:
+def mooncake(bootstrap: SeenBootstrap) -> Examined:
     both = [replace(one, protocol="vllm-mooncake") for one in (PREFILL, DECODE)]
     return well(fleet=[seen(both[0], bootstrap=bootstrap), seen(both[1])], probes=Probes())
 
 
-CASES: list[tuple[Check, Callable[[], Examined]]] = [
+CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.UNREACHABLE, lambda: decode_is(trouble="refused")),
     (checks.UNHEALTHY, lambda: decode_is(health=503)),
     (checks.ASKS_FOR_KEY, lambda: decode_is(models_status=401, cards={})),
@@ -119,6 +132,7 @@ CASES: list[tuple[Check, Callable[[], Examined]]] = [
     (checks.KV_PEERS_REFUSED, lambda: prefill_is(counters={"peers_refused": 2.0})),
     (checks.LEASES_EXPIRED, lambda: prefill_is(counters={"calls": 90.0, "expired": 1.0})),
     (checks.READ_LATE, lambda: prefill_is(counters={"read_late": 1.0})),
+    (checks.CANNOT_START, lambda: well(starts={"vllm serve M": ["it does not go"]})),
     (checks.NO_PAIR, lambda: well(fleet=[seen(PREFILL)])),
     (checks.MODELS_DIFFER, lambda: decode_is(cards={**MODEL, "lora": Card()})),
     (checks.MODEL_PATHS_DIFFER, lambda: decode_is(cards={"m": Card("m", 8192)})),
@@ -126,15 +140,17 @@ CASES: list[tuple[Check, Callable[[], Examined]]] = [
     (checks.VERSIONS_DIFFER, lambda: decode_is(version="0.32.1")),
     (checks.BLOCK_SIZE_DIFFERS, lambda: decode_is(block_tokens=32)),
     (checks.KV_DTYPE_DIFFERS, lambda: decode_is(kv_dtype="fp8")),
-    (checks.LEASE_DIFFERS, lambda: prefill_is(connector=Connector(lease_seconds=8.0))),
+    (checks.LEASE_DIFFERS, lambda: prefill_is(connector=SeenConnector(lease_seconds=8.0))),
     (checks.TOKENS_DIFFER, lambda: decode_is(text_tokens=(1, 3, 2), chat_tokens=(1, 3, 2))),
     (checks.CHAT_TEMPLATE_DIFFERS, lambda: decode_is(chat_tokens=(1, 2, 3))),
-    (checks.ROLES_CROSSED, lambda: prefill_is(connector=Connector(role=Role.DECODE))),
+    (checks.ROLES_CROSSED, lambda: prefill_is(connector=SeenConnector(role=Role.DECODE))),
     (checks.ROLES_CROSSED, lambda: crossed()),
-    (checks.KEEPS_NO_KV, lambda: probed(kept={"p": Kept()}, crossings=[])),
-    (checks.BOOTSTRAP_SILENT, lambda: mooncake(Bootstrap("refused"))),
+    (checks.ENCODERS_APART, lambda: encoded_by("ec_consumer", "ec_consumer")),
+    (checks.ENCODERS_APART, lambda: encoded_by("ec_producer", "")),
+    (checks.KEEPS_NO_KV, lambda: probed(kept={"p": SeenKept()}, crossings=[])),
+    (checks.BOOTSTRAP_SILENT, lambda: mooncake(SeenBootstrap("refused"))),
     (checks.PINNED_ENGINE_ID, lambda: kept(remote_engine_id="prefill-1")),
-    (checks.PINNED_ENGINE_ID, lambda: mooncake(Bootstrap("", ("mine",)))),
+    (checks.PINNED_ENGINE_ID, lambda: mooncake(SeenBootstrap("", ("mine",)))),
     (checks.PINNED_ENGINE_ID, lambda: well(before={PREFILL.url: (ENGINE_ID, 50.0)})),
     (checks.ENGINE_ID_SHARED, lambda: another_prefill(remote_engine_id=ENGINE_ID)),
     (checks.SIDE_CHANNEL_SHARED, lambda: another_prefill(remote_host="10.0.0.1")),
@@ -151,13 +167,13 @@ CASES: list[tuple[Check, Callable[[], Examined]]] = [
 ]  # fmt: skip
 
 
-def both(**more: Any) -> list[Seen]:
+def both(**more: Any) -> list[SeenEngine]:
     return [seen(PREFILL, **more), seen(DECODE, **more)]
 
 
 def crossed() -> Examined:
-    refused = Kept(trouble="400 this engine's role is decode")
-    return probed(kept={"p": refused}, turned={"d": Kept(PARAMS)}, crossings=[])
+    refused = SeenKept(trouble="400 this engine's role is decode")
+    return probed(kept={"p": refused}, turned={"d": SeenKept(PARAMS)}, crossings=[])
 
 
 def test_a_fleet_in_order_has_no_findings() -> None:
@@ -166,13 +182,15 @@ def test_a_fleet_in_order_has_no_findings() -> None:
 
 def test_neither_has_one_of_which_nothing_is_known() -> None:
     """SGLang without metrics, an old engine: what is not said is not wrong."""
-    silent = [Seen(instance=one, cards={"m": Card()}) for one in (PREFILL, DECODE)]
+    silent = [SeenEngine(instance=one, cards={"m": Card()}) for one in (PREFILL, DECODE)]
 
     assert not findings(Examined(silent, Probes(made=False)))
 
 
 @pytest.mark.parametrize(("check", "fleet"), CASES, ids=[check.id for check, _ in CASES])
-def test_each_fault_is_named_and_nothing_else(check: Check, fleet: Callable[[], Examined]) -> None:
+def test_each_fault_is_named_and_nothing_else(
+    check: DoctorCheck, fleet: Callable[[], Examined]
+) -> None:
     found = findings(fleet())
 
     assert {one.check.id for one in found} == {check.id}
@@ -192,7 +210,7 @@ def test_what_is_wrong_comes_before_what_to_beware_of() -> None:
 
 def test_engines_of_one_machine_may_announce_loopback() -> None:
     here = replace(PREFILL, url="http://127.0.0.1:8100")
-    told = replace(probes(), kept={"p": Kept({**PARAMS, "remote_host": "127.0.0.1"})})
+    told = replace(probes(), kept={"p": SeenKept({**PARAMS, "remote_host": "127.0.0.1"})})
 
     assert not findings(well(fleet=[seen(here), seen(DECODE)], probes=told))
 
@@ -206,6 +224,11 @@ def test_other_protocols_are_not_compared() -> None:
     fleet = [seen(PREFILL), seen(DECODE), *(seen(one, block_tokens=64) for one in sglang)]
 
     assert not findings(well(fleet=fleet))
+
+
+def test_an_encode_engine_that_hands_over_is_well() -> None:
+    for encoder, prefill in (("ec_producer", "ec_consumer"), ("ec_both", "ec_both")):
+        assert not findings(encoded_by(encoder, prefill))
 
 
 def test_our_own_engines_are_tested() -> None:

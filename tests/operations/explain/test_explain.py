@@ -44,7 +44,8 @@ async def test_the_story_of_a_call_that_was_retried() -> None:
     assert any(line.split()[:3] == ["decode", "decode-0", "engine_failed"] for line in lines)
     assert any(line.split()[:3] == ["decode", "decode-1", "ok"] for line in lines)
     assert any("left out: decode-0, as it has failed this call before" in line for line in lines)
-    assert any("decided by: lowest turn" in line for line in lines)
+    assert any("decided by: lowest turn (0, then 1)" in line for line in lines)
+    assert any("chosen by round_robin: each in turn (turn 0)" in line for line in lines)
 
 
 async def test_programs_get_the_record() -> None:
@@ -143,3 +144,44 @@ def test_a_choice_that_was_not_made_is_told() -> None:
         "  decode   there was nobody to choose",
         "           left out: d0, as it is down",
     ]
+
+
+def test_a_choice_can_be_computed_again_from_the_lines() -> None:
+    """The better score did not win: all that the rule compares stands there, the rule as well."""
+    steps = [
+        ("score", "score within 0.05 of the highest"),
+        ("in_flight_tokens", "lowest in_flight_tokens"),
+    ]
+    of = {"p0": (-0.2999, 0), "p1": (-0.2504, 900)}
+    choice = {
+        "attempt": 1,
+        "role": "prefill",
+        "policy": "slo",
+        "chosen": "p0",
+        "rule": [{"by": by, "words": words} for by, words in steps],
+        "decided_by": "lowest in_flight_tokens (0, then 900)",
+        "considered": [
+            {"instance": name, "score": score, "values": {"in_flight_tokens": load}, "why": "soon"}
+            for name, (score, load) in of.items()
+        ],
+    }
+    attempt = {"decision": None, "legs": [leg("prefill", "p0", 0, 50)]}
+    lines = story({"id": "c", "outcome": "ok", "attempts": [attempt], "choices": [choice]})
+
+    assert [line.strip() for line in lines[-4:]] == [
+        "chosen by slo: soon (score -0.2999, in_flight_tokens 0)",
+        "decided by: lowest in_flight_tokens (0, then 900)",
+        "by the rule: score within 0.05 of the highest, then lowest in_flight_tokens",
+        "rather than p1: soon (score -0.2504, in_flight_tokens 900)",
+    ]
+
+
+@pytest.mark.parametrize(("first", "shown"), [(30.04, False), (80.0, True)])
+def test_the_same_time_does_not_stand_twice(first: float, shown: bool) -> None:
+    """Asked together with P, as in SGLang, D's first byte is another time than the wait for KV."""
+    stages = {"kv_wait": 30.0, "decode_first_byte": first, "total": 100.0}
+
+    line = story({"id": "c", "outcome": "ok", "attempts": [], "stages_ms": stages})[-1]
+
+    assert "kv_wait 30.0" in line
+    assert ("decode_first_byte" in line) is shown

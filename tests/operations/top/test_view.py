@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pdgate.operations.top.view import View
+from pdgate.operations.top.view import TopView
 from tests.operations.top.a_picture import call, engine, picture
 
 
 def drawn(shown: dict[str, Any] | None, width: int = 120, height: int = 40, **more: Any) -> str:
-    view = View("http://gateway:8000")
+    view = TopView("http://gateway:8000")
     view.picture = shown
     for name, value in more.items():
         setattr(view, name, value)

@@ -1,41 +1,41 @@
 import pytest
 
-from pdgate.scheduling.admission import Line, Place
+from pdgate.scheduling.admission import Line, LinePlace
 
 
-def line_of(*places: Place) -> Line:
+def line_of(*places: LinePlace) -> Line:
     line = Line()
     for place in places:
         line.join(place)
     return line
 
 
-def all_of(line: Line) -> list[Place]:
+def all_of(line: Line) -> list[LinePlace]:
     return [line.next() for _ in range(len(line))]
 
 
 def test_one_tenant_is_served_in_the_order_of_arrival() -> None:
-    first, second = Place(), Place()
+    first, second = LinePlace(), LinePlace()
 
     assert all_of(line_of(first, second)) == [first, second]
 
 
 def test_the_more_urgent_is_served_first() -> None:
-    later, sooner = Place(urgency=3), Place(urgency=0)
+    later, sooner = LinePlace(urgency=3), LinePlace(urgency=0)
 
     assert all_of(line_of(later, sooner)) == [sooner, later]
 
 
 def test_who_sends_many_waits_behind_itself_and_not_before_others() -> None:
-    many = [Place(tenant="many", tokens=10) for _ in range(5)]
-    one = Place(tenant="one", tokens=10)
+    many = [LinePlace(tenant="many", tokens=10) for _ in range(5)]
+    one = LinePlace(tenant="one", tokens=10)
 
     assert all_of(line_of(*many, one)).index(one) == 1
 
 
 def test_who_sends_long_prompts_gets_fewer_turns() -> None:
-    long = [Place(tenant="long", tokens=300) for _ in range(3)]
-    short = [Place(tenant="short", tokens=100) for _ in range(6)]
+    long = [LinePlace(tenant="long", tokens=300) for _ in range(3)]
+    short = [LinePlace(tenant="short", tokens=100) for _ in range(6)]
 
     first_four = all_of(line_of(*long, *short))[:4]
 
@@ -43,17 +43,17 @@ def test_who_sends_long_prompts_gets_fewer_turns() -> None:
 
 
 def test_who_was_away_has_saved_up_nothing() -> None:
-    line = line_of(*(Place(tenant="there", tokens=10) for _ in range(10)))
+    line = line_of(*(LinePlace(tenant="there", tokens=10) for _ in range(10)))
     for _ in range(5):
         line.next()
     for _ in range(3):
-        line.join(Place(tenant="back", tokens=10))
+        line.join(LinePlace(tenant="back", tokens=10))
 
     assert [place.tenant for place in all_of(line)][:4].count("back") <= 2
 
 
 def test_who_leaves_is_not_served() -> None:
-    left, stays = Place(), Place()
+    left, stays = LinePlace(), LinePlace()
     line = line_of(left, stays)
 
     line.leave(left)
@@ -68,28 +68,28 @@ def test_nobody_is_next_in_an_empty_line() -> None:
 
 
 def test_the_least_urgent_gives_way_to_a_more_urgent_newcomer() -> None:
-    least = Place(urgency=7)
+    least = LinePlace(urgency=7)
 
-    assert line_of(Place(urgency=0), least).gives_way(Place(urgency=3)) is least
+    assert line_of(LinePlace(urgency=0), least).gives_way(LinePlace(urgency=3)) is least
 
 
 @pytest.mark.parametrize("urgency", [3, 7])
 def test_a_newcomer_that_is_no_more_urgent_gives_way_itself(urgency: int) -> None:
-    newcomer = Place(urgency=urgency)
+    newcomer = LinePlace(urgency=urgency)
 
-    assert line_of(Place(), Place()).gives_way(newcomer) is newcomer
+    assert line_of(LinePlace(), LinePlace()).gives_way(newcomer) is newcomer
 
 
 def test_the_newest_of_who_has_most_waiting_gives_way_to_another_tenant() -> None:
-    many = [Place(tenant="many") for _ in range(3)]
+    many = [LinePlace(tenant="many") for _ in range(3)]
 
-    assert line_of(*many).gives_way(Place(tenant="one")) is many[-1]
+    assert line_of(*many).gives_way(LinePlace(tenant="one")) is many[-1]
 
 
 def test_what_tenants_had_is_forgotten_when_they_are_gone() -> None:
     line = Line()
     for number in range(1000):
-        line.join(Place(tenant=f"tenant {number}"))
+        line.join(LinePlace(tenant=f"tenant {number}"))
         line.next()
 
     assert sum(len(level.in_time.had) for level in line._levels.values()) < 5
@@ -97,9 +97,9 @@ def test_what_tenants_had_is_forgotten_when_they_are_gone() -> None:
 
 def test_who_is_late_goes_after_those_who_are_not_and_in_turn() -> None:
     """Served in turn it would make others late; and a flood of late ones is one tenant's."""
-    late = [Place(tenant="many", tokens=10, due=5.0) for _ in range(3)]
-    of_another = Place(tenant="other", tokens=10, due=5.0)
-    in_time = [Place(tokens=10, due=20.0) for _ in range(2)]
+    late = [LinePlace(tenant="many", tokens=10, due=5.0) for _ in range(3)]
+    of_another = LinePlace(tenant="other", tokens=10, due=5.0)
+    in_time = [LinePlace(tokens=10, due=20.0) for _ in range(2)]
     line = line_of(*late, of_another, *in_time)
 
     served = [line.next(now=10.0) for _ in range(6)]
@@ -111,10 +111,10 @@ def test_who_is_late_goes_after_those_who_are_not_and_in_turn() -> None:
 def test_late_ones_have_a_share_of_what_begins() -> None:
     """One of eleven, where a tenth is theirs, so that they are served however many others come."""
     line = Line(late_share=0.1)
-    late = Place(tokens=100, due=5.0)
+    late = LinePlace(tokens=100, due=5.0)
     line.join(late)
     for _ in range(30):
-        line.join(Place(tokens=100, due=50.0))
+        line.join(LinePlace(tokens=100, due=50.0))
 
     served = [line.next(now=10.0) for _ in range(12)]
 
@@ -122,12 +122,12 @@ def test_late_ones_have_a_share_of_what_begins() -> None:
 
 
 def test_who_is_late_may_leave_and_gives_way_first() -> None:
-    leaves, late, in_time = Place(due=5.0), Place(due=5.0), Place(due=20.0)
-    line = line_of(leaves, late, in_time, Place(due=20.0))
+    leaves, late, in_time = LinePlace(due=5.0), LinePlace(due=5.0), LinePlace(due=20.0)
+    line = line_of(leaves, late, in_time, LinePlace(due=20.0))
     assert line.next(now=10.0) is in_time
     assert line.ahead() == 1
 
     line.leave(leaves)
 
-    assert line.gives_way(Place()) is late
+    assert line.gives_way(LinePlace()) is late
     assert len(line) == 2

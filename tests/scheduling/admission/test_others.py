@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.scheduling.admission.others import NOBODY, Others, may_have_one_more
+from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
 
 
 def test_alone_a_process_may_have_all() -> None:
@@ -13,14 +13,14 @@ def test_alone_a_process_may_have_all() -> None:
 
 
 def test_who_comes_does_not_overtake_another_processs_line() -> None:
-    others = Others(begun=0, lines=1, since=5)
+    others = OtherProcesses(begun=0, lines=1, since=5)
 
     assert may_have_one_more(4, own=1, others=others, since=None), "it has its part"
     assert not may_have_one_more(4, own=2, others=others, since=None)
 
 
 def test_what_the_parts_leave_over_is_for_whose_turn_is_longest_ago() -> None:
-    others = Others(lines=1, since=5)
+    others = OtherProcesses(lines=1, since=5)
 
     assert may_have_one_more(1, own=0, others=others, since=4)
     assert not may_have_one_more(1, own=0, others=others, since=6)
@@ -64,7 +64,7 @@ def test_every_place_is_used_and_every_line_moves(
                     continue
                 theirs = [other for other in processes if other is not process]
                 since = [other.since for other in theirs if other.waiting]
-                others = Others(lines=len(since), since=min(since, default=None))
+                others = OtherProcesses(lines=len(since), since=min(since, default=None))
                 if may_have_one_more(limit, process.begun, others, process.since):
                     process.waiting -= 1
                     process.begun += 1

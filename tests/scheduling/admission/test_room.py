@@ -6,10 +6,10 @@ import pytest
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import NEVER, Limits, Room
-from pdgate.scheduling.admission.others import Others
+from pdgate.scheduling.admission.others import OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.status import Status
 
 
@@ -43,7 +43,7 @@ def test_there_is_room_while_a_prefill_engine_has_fewer_calls_than_it_may() -> N
 def test_each_replica_has_the_limits_for_itself() -> None:
     eligible = pairs([1], [None])
     (prefill,) = eligible.up[Role.PREFILL]
-    shared = Shared.of(prefill)
+    shared = SharedEndpoint.of(prefill)
     shared.take_in(prefill, shared.far, 5, 500, 500, 0)
     room = Room(Limits(prefill_concurrency=2))
 
@@ -102,9 +102,9 @@ def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     room = Room(Limits(prefill_concurrency=2, decode_concurrency=2))
     eligible = pairs([1], [None, None])
 
-    assert room.for_one_more(eligible, 1, 0, Others(begun=2))
-    assert not room.for_one_more(eligible, 1, 0, Others(begun=3))
-    assert not room.for_one_more(eligible, 1, 0, Others(begun=2, beginning=1))
+    assert room.for_one_more(eligible, 1, 0, OtherProcesses(begun=2))
+    assert not room.for_one_more(eligible, 1, 0, OtherProcesses(begun=3))
+    assert not room.for_one_more(eligible, 1, 0, OtherProcesses(begun=2, beginning=1))
 
 
 LIMITS = [

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.disaggregation import Rule, Taken
+from pdgate.scheduling.disaggregation import SplitRule, Taken
 from pdgate.scheduling.policies.least_loaded import LeastLoaded
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
-from pdgate.scheduling.watch import Watch
+from pdgate.scheduling.watch import StreamWatch
 from tests.support.scripted import D0, P0, chat, fleet
 
 
@@ -65,17 +65,17 @@ class Asked:
     """A call on its way; `unread` tokens are left for decode to read itself."""
 
     begun: float
-    first: Callable[[float], Watch | None]
+    first: Callable[[float], StreamWatch | None]
     decode: Reservation
     unread: int = 0
     tokens: int = 0
     latest: float = 0.0
-    watch: Watch | None = None
+    watch: StreamWatch | None = None
 
 
 class Simulation:
     def __init__(
-        self, rule: Rule, prompts: Sequence[int], speeds: Speeds, clients: int, answer: int
+        self, rule: SplitRule, prompts: Sequence[int], speeds: Speeds, clients: int, answer: int
     ) -> None:
         """`prompts`: their tokens, in the order in which they are asked."""
         self.seen = Seen()

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Always, Auto, Never, SplitRule, UncachedTokensAbove
 from tests.scheduling.disaggregation.simulation import Seen, Simulation, Speeds
 
 CALLS = {1: 150, 4: 300, 16: 600}
@@ -28,7 +28,7 @@ FLEETS = {
 }
 
 
-def seen(rule: Rule, mix: float, clients: int, speeds: Speeds) -> Seen:
+def seen(rule: SplitRule, mix: float, clients: int, speeds: Speeds) -> Seen:
     calls = CALLS[clients]
     long = round(calls * mix)
     prompts = [LONG] * long + [SHORT] * (calls - long)

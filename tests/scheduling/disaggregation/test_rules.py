@@ -6,7 +6,14 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.account import Account, told
-from pdgate.scheduling.disaggregation import Always, Auto, Never, Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import (
+    Always,
+    Auto,
+    Never,
+    SplitRule,
+    Taken,
+    UncachedTokensAbove,
+)
 from pdgate.scheduling.disaggregation.decision import (
     LONG_PROMPT,
     NEVER,
@@ -25,7 +32,7 @@ def prompt_of(tokens: int) -> Call:
     return msgspec.structs.replace(chat(), prompt_tokens=tokens)
 
 
-def engines(rule: Rule) -> Scheduler:
+def engines(rule: SplitRule) -> Scheduler:
     return Scheduler(fleet(P0, D0), RoundRobin(), RoundRobin(), RoundRobin(), rule)
 
 

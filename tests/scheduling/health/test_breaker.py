@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.scheduling.health.breaker import HALF, WINDOW, Breaker, Limits, State
+from pdgate.scheduling.health.breaker import HALF, WINDOW, Breaker, BreakerLimits, BreakerState
 
-LIMITS = Limits(failures=3, retry_seconds=0.5)
+LIMITS = BreakerLimits(failures=3, retry_seconds=0.5)
 
 
-def opened(limits: Limits = LIMITS) -> Breaker:
+def opened(limits: BreakerLimits = LIMITS) -> Breaker:
     breaker = Breaker()
     for _ in range(limits.failures):
         breaker.failed(0.0, limits)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     return breaker
 
 
@@ -37,7 +37,7 @@ def test_a_success_between_begins_a_new_row() -> None:
         breaker.failed(0.0, LIMITS)
         breaker.worked()
 
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_half_of_the_last_legs_open_it_though_none_are_in_a_row() -> None:
@@ -63,9 +63,9 @@ def test_what_is_long_ago_is_forgotten() -> None:
 def test_without_a_limit_it_never_opens() -> None:
     breaker = Breaker()
     for _ in range(2 * WINDOW):
-        breaker.failed(0.0, Limits(failures=0))
+        breaker.failed(0.0, BreakerLimits(failures=0))
 
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_a_good_look_puts_it_on_trial_but_not_at_once() -> None:
@@ -74,14 +74,14 @@ def test_a_good_look_puts_it_on_trial_but_not_at_once() -> None:
 
     assert not breaker.seen_well(0.4, LIMITS)
     assert breaker.seen_well(0.5, LIMITS)
-    assert breaker.state is State.TRIAL
+    assert breaker.state is BreakerState.TRIAL
 
 
 def test_one_good_call_closes_it_and_forgets_what_was() -> None:
     breaker = on_trial()
 
     assert breaker.worked()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert not breaker.failed(2.0, LIMITS)
 
 
@@ -97,14 +97,14 @@ def test_old_streams_that_end_well_do_not_close_it() -> None:
     breaker = opened()
 
     assert not breaker.worked()
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_a_failure_that_was_the_calls_fault_is_taken_back() -> None:
     breaker = opened()
 
     assert breaker.excuse()
-    assert breaker.state is State.TRIAL
+    assert breaker.state is BreakerState.TRIAL
 
     nearly = Breaker()
     nearly.failed(0.0, LIMITS)
@@ -131,15 +131,15 @@ def test_however_it_got_there_a_look_and_a_good_call_bring_it_back(steps: list[s
     breaker.seen_well(now + 2 * LIMITS.retry_seconds, LIMITS)
     breaker.worked()
 
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("failures", [1, 5, WINDOW])
 def test_any_row_up_to_what_is_remembered_counts(failures: int) -> None:
     # Half of the window opens it anyway.
     expected = min(failures, HALF)
-    breaker, limits, count = Breaker(), Limits(failures=failures), 0
-    while breaker.state is State.CLOSED:
+    breaker, limits, count = Breaker(), BreakerLimits(failures=failures), 0
+    while breaker.state is BreakerState.CLOSED:
         breaker.failed(0.0, limits)
         count += 1
 

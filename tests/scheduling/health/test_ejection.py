@@ -12,13 +12,13 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
-from pdgate.scheduling.health.breaker import Limits, State
+from pdgate.scheduling.health.breaker import BreakerLimits, BreakerState
 from pdgate.scheduling.policies.round_robin import RoundRobin
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat
 
-LIMITS = Limits(failures=2, retry_seconds=0.5, slow_start_seconds=4)
+LIMITS = BreakerLimits(failures=2, retry_seconds=0.5, slow_start_seconds=4)
 
 
 class Fleet:
@@ -218,5 +218,29 @@ def test_a_poison_call_is_taken_back_from_those_that_it_met(fleet: Fleet) -> Non
 
     endpoint = fleet.endpoints.get("d0")
     assert endpoint is not None
-    assert endpoint.breaker.state is State.TRIAL
+    assert endpoint.breaker.state is BreakerState.TRIAL
     assert fleet.chosen(Role.DECODE) == {"d0", "d1"}
+
+
+def test_what_failed_as_an_engine_fell_asleep_is_not_held_against_it() -> None:
+    fleet = Fleet(P0, D0, D1)
+    fleet.legs(D0, EngineFailed("aborted"), EngineFailed("aborted"))
+    assert fleet.state(D0) == "ejected"
+
+    fleet.endpoints.mark_asleep(D0.id)
+    assert (fleet.state(D0), fleet.chosen(Role.DECODE)) == ("asleep", {D1.id})
+    fleet.seen(D0)
+    fleet.now = LIMITS.slow_start_seconds
+
+    assert fleet.chosen(Role.DECODE) == {D0.id, D1.id}
+    assert fleet.state(D0) == "up"
+
+
+def test_an_engine_that_sleeps_is_not_asked_even_if_it_is_the_last() -> None:
+    fleet = Fleet(P0, D0)
+    fleet.endpoints.mark_asleep(D0.id)
+
+    with pytest.raises(NoInstance):
+        fleet.reserve(Role.DECODE)
+    fleet.endpoints.mark_down(D0.id)
+    assert fleet.state(D0) == "down"

@@ -1,7 +1,7 @@
 """How long callers would wait at an engine, before it has shown how fast it is."""
 
 from pdgate.scheduling.latency.model import reading
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.reservation import Reservation
 from tests.support.fleets import fleet
 
@@ -27,7 +27,7 @@ def test_the_prompts_of_others_are_as_long_as_ours() -> None:
     Reservation(alone, 1000, reads=True)
     Reservation(alone, 1000, reads=True)
     Reservation(shared, 1000, reads=True)
-    others = Shared.of(shared)
+    others = SharedEndpoint.of(shared)
     others.take_in(shared, others.near, 1, 1000, 1000, 0)
 
     assert reading(shared, 1000) == reading(alone, 1000)

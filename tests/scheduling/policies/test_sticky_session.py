@@ -60,6 +60,9 @@ def test_a_session_is_what_the_client_calls_one() -> None:
 
     assert session_of(named) == session_of(prompt(900, prompt_cache_key="k"))
     assert session_of(named) != session_of(prompt(100, user="u"))
+    assert session_of(prompt(100, safety_identifier="s", user="u")) == session_of(
+        prompt(900, safety_identifier="s", user="another")
+    )
     assert session_of(prompt(100, user="u")) == session_of(prompt(900, user="u"))
     assert session_of(prompt(100, user={"odd": 1})) is not None
 

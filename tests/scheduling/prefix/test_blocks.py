@@ -57,6 +57,7 @@ def test_a_prompt_may_be_token_ids() -> None:
     assert common(asked(prompt=ids), asked(prompt=[*ids, 5000, 5001])) == len(
         blocks_of(asked(prompt=ids))
     )
+    assert blocks_of(asked(token_ids=ids)) == blocks_of(asked(prompt=ids))
 
 
 def test_what_changes_an_engine_s_cache_from_its_first_token_on_changes_every_block() -> None:

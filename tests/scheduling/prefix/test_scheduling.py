@@ -9,7 +9,7 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Always, Rule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import Always, SplitRule, Taken, UncachedTokensAbove
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
@@ -44,7 +44,7 @@ class Named(Policy):
 class Engines:
     def __init__(
         self,
-        rule: Rule | None = None,
+        rule: SplitRule | None = None,
         records: Sequence[Instance] = (P0, P1, D0, D1),
         decode: Policy | None = None,
     ) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pdgate.transfer.device.base import Device, DeviceError, Event, wait
+from pdgate.transfer.device.base import Device, DeviceError, DeviceEvent, wait
 from pdgate.transfer.device.fake import FakeDevice
 from pdgate.transfer.device.opening import open_device
 from pdgate.transfer.device.staging import Staging, cut
-from pdgate.transfer.runtime.running import Interrupted
+from pdgate.transfer.runtime.running import TransferInterrupted
 from tests.support.kv_devices import a_device
 from tests.support.kv_owner import pattern
 
@@ -90,7 +90,7 @@ def test_a_lane_carries_more_than_its_buffers_hold(device: Device, size: int) ->
 def test_no_more_is_pinned_than_the_pool_may(device: Device) -> None:
     staging = Staging(device, 1, PAGE)
 
-    with staging.taken(lambda: False), pytest.raises(Interrupted):  # noqa: SIM117
+    with staging.taken(lambda: False), pytest.raises(TransferInterrupted):  # noqa: SIM117
         with staging.taken(lambda: True):
             pytest.fail("there was a second lane")
 
@@ -100,7 +100,7 @@ def test_a_device_that_there_is_not_is_refused_in_one_sentence() -> None:
         open_device("tpu:0")
 
 
-class Broken(Event):
+class Broken(DeviceEvent):
     """As PyTorch's when the GPU is gone."""
 
     def query(self) -> bool:

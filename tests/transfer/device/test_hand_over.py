@@ -13,7 +13,7 @@ import pytest
 
 from pdgate.transfer.messenger import incoming
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.plan.layout import Order
+from pdgate.transfer.plan.layout import LayoutOrder
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.device.nodes import DeviceNode
 from tests.transfer.messenger.nodes import SECONDS, Node
@@ -25,7 +25,7 @@ MODES: dict[str, dict[str, Any]] = {
     "push by layer": {},
 }
 HND = replace(PLAIN, stages=(3,), head_dim=2)
-SPLIT = replace(HND, tp=2, stages=(1, 2)), replace(HND, order=Order.NHD, block_tokens=8, tp=4)
+SPLIT = replace(HND, tp=2, stages=(1, 2)), replace(HND, order=LayoutOrder.NHD, block_tokens=8, tp=4)
 BACKENDS = ["tcp", "shm", "cuda-ipc"]
 
 
@@ -107,7 +107,7 @@ def test_pages_are_filled_after_the_last_step_that_used_them(mode: dict[str, Any
     ("backend", "mode"), [("tcp", "push by layer"), ("shm", "pull"), ("cuda-ipc", "push by layer")]
 )
 def test_ranks_and_layouts_that_differ_meet_on_devices_too(backend: str, mode: str) -> None:
-    mine, its = replace(SPLIT[0], order=Order.HND), replace(SPLIT[1], order=Order.HND)
+    mine, its = replace(SPLIT[0], order=LayoutOrder.HND), replace(SPLIT[1], order=LayoutOrder.HND)
     with (
         closing(DeviceNode(backend, mine, 0)) as prefill,
         closing(DeviceNode(backend, its, 1)) as decode,

@@ -18,7 +18,7 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import Range
 from pdgate.transfer.device import staging
-from pdgate.transfer.device.base import Stream
+from pdgate.transfer.device.base import DeviceStream
 from pdgate.transfer.messenger import incoming
 from pdgate.transfer.runtime.regions import LocalMemory
 from tests.support import waiting
@@ -77,7 +77,9 @@ def cancelled(backend: str) -> None:
     calls = itertools.count(1)
     gather = theirs.gather
 
-    def third_waits(stream: Stream, to: memoryview, pieces: Sequence[tuple[int, int]]) -> None:
+    def third_waits(
+        stream: DeviceStream, to: memoryview, pieces: Sequence[tuple[int, int]]
+    ) -> None:
         if next(calls) == 3:
             reached.set()
             assert go_on.wait(SECONDS)
@@ -186,7 +188,7 @@ WAITS = [
     Wait(
         "the copy between two allocations, before the write is counted (cuda-ipc)",
         "cuda_ipc.backend",
-        "CudaIpc.move",
+        "CudaIpcBackend.move",
         'if not wait(stream.record(), float("inf"), lambda: transfer.over):',
         lambda: small("cuda-ipc"),
         "if False:",
@@ -201,7 +203,7 @@ WAITS = [
     Wait(
         "all copies of a transfer that was cancelled, before its pages are used again (shm)",
         "shm.staged",
-        "Window._lane",
+        "StagedWindow._lane",
         "with lane.left_quiet():",
         lambda: cancelled("shm"),
         "if True:",

@@ -59,9 +59,9 @@ def dial(remote: Region) -> Channel:
     return to_owner(remote, InProcessBackend.name)
 
 
-def enter(sock: Channel, remote: Region) -> wire.Answer:
+def enter(sock: Channel, remote: Region) -> wire.MoverAnswer:
     epoch = bytes.fromhex(remote.descriptor.epoch)
-    wire.send_request(sock, wire.Request(wire.Word.ENTER, epoch))
+    wire.send_request(sock, wire.MoverRequest(wire.MoverWord.ENTER, epoch))
     return wire.receive_answer(sock)
 
 
@@ -221,7 +221,7 @@ def test_a_visitor_that_vanishes_spoils_the_memory(theirs: InProcessBackend) -> 
     """It may have been writing when it was killed."""
     remote = theirs.allocate(PAGE)
     with dial(remote) as sock:
-        assert enter(sock, remote).status is wire.Status.OK
+        assert enter(sock, remote).status is wire.MoverStatus.OK
 
     remote.close()
 
@@ -232,7 +232,7 @@ def test_visits_do_not_nest(theirs: InProcessBackend) -> None:
     remote = theirs.allocate(PAGE)
     with dial(remote) as sock:
         enter(sock, remote)
-        wire.send_request(sock, wire.Request(wire.Word.ENTER, bytes(16)))
+        wire.send_request(sock, wire.MoverRequest(wire.MoverWord.ENTER, bytes(16)))
 
         assert sock.sock.recv(1) == b""
 
@@ -251,20 +251,24 @@ def test_garbage_ends_its_own_connection_only(data: bytes) -> None:
         assert bytes(local.memory) == pattern(PAGE)
 
 
-@given(st.sampled_from(wire.Word), st.binary(min_size=16, max_size=16), st.integers(0, 2**32 - 1))
-def test_requests_arrive_as_they_were_sent(word: wire.Word, epoch: bytes, immediate: int) -> None:
+@given(
+    st.sampled_from(wire.MoverWord), st.binary(min_size=16, max_size=16), st.integers(0, 2**32 - 1)
+)
+def test_requests_arrive_as_they_were_sent(
+    word: wire.MoverWord, epoch: bytes, immediate: int
+) -> None:
     ours, theirs = pair()
     with ours, theirs:
-        for sent in (wire.Request(word, epoch, immediate), wire.Request(word, epoch)):
+        for sent in (wire.MoverRequest(word, epoch, immediate), wire.MoverRequest(word, epoch)):
             wire.send_request(ours, sent)
             assert wire.receive_request(theirs, SECONDS) == sent
 
 
-@given(st.sampled_from(wire.Status), st.integers(0, 2**64 - 1), st.binary(max_size=2000))
-def test_answers_arrive_as_they_were_sent(status: wire.Status, base: int, card: bytes) -> None:
+@given(st.sampled_from(wire.MoverStatus), st.integers(0, 2**64 - 1), st.binary(max_size=2000))
+def test_answers_arrive_as_they_were_sent(status: wire.MoverStatus, base: int, card: bytes) -> None:
     ours, theirs = pair()
     with ours, theirs:
-        sent = wire.Answer(status, wire.new_ticket(), base, 2**64 - 1, card)
+        sent = wire.MoverAnswer(status, wire.new_ticket(), base, 2**64 - 1, card)
         wire.send_answer(ours, sent)
         assert wire.receive_answer(theirs) == sent
 

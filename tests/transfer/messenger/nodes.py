@@ -15,21 +15,21 @@ import numpy as np
 from pdgate.transfer import registry
 from pdgate.transfer.base import Region
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.counters import Counters
+from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
-from pdgate.transfer.messenger.loads import Loads, Reading
+from pdgate.transfer.messenger.loads import LoadContext, Loads
 from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
-from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.push_table import Kept, PushTable
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.messenger.service import Offering, Service
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.service import MessengerService, Offering
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout
 from tests.support import waiting
@@ -39,8 +39,8 @@ SECONDS = waiting.PATIENCE_SECONDS
 BLOCKS = 16
 
 
-def shape_of(layout: KvLayout) -> Shape:
-    return Shape(
+def shape_of(layout: KvLayout) -> PageShape:
+    return PageShape(
         model=layout.model,
         layers=layout.layers,
         blocks=BLOCKS,
@@ -88,7 +88,7 @@ class Node:
         self.aborted: queue.Queue[str] = queue.Queue()
         self.came: queue.Queue[tuple[str, Context]] = queue.Queue()
         self.blocks: dict[str, list[int]] = {}
-        self.counters = Counters()
+        self.counters = MessengerCounters()
         self._free = random.Random(layout.tp).sample(range(BLOCKS), BLOCKS)
         with ExitStack() as stack:
             self.backend = registry.load(backend)
@@ -111,7 +111,7 @@ class Node:
             self.inbox = self.outbox = None
             if context_bytes is not None:
                 self.inbox = Slots(self.backend, context_bytes, slots)
-                self.outbox = Outbox(self.backend, context_bytes, slots)
+                self.outbox = ContextOutbox(self.backend, context_bytes, slots)
             self.pushes = PushTable(
                 self,
                 self.shape,
@@ -122,7 +122,7 @@ class Node:
                 ranks=ranks,
             )
             self.loads = Loads(
-                Reading(
+                LoadContext(
                     self,
                     self.backend,
                     self.regions,
@@ -139,7 +139,7 @@ class Node:
             offering = Offering(
                 self, self.offers, self.pushes, self.regions, self.shape, "e", self.counters, ranks
             )
-            self.service = Service("127.0.0.1", port, offering, self.submit)
+            self.service = MessengerService("127.0.0.1", port, offering, self.submit)
             stack.callback(self.service.close)
             stack.callback(self.loads.close)
             self._stack = stack.pop_all()
@@ -154,8 +154,8 @@ class Node:
         return self.service.port
 
     @property
-    def worker(self) -> Worker:
-        return Worker("127.0.0.1", self.port, self.ranks)
+    def worker(self) -> MessengerWorker:
+        return MessengerWorker("127.0.0.1", self.port, self.ranks)
 
     @property
     def used(self) -> int:

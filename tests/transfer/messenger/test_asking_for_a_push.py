@@ -12,7 +12,7 @@ from pdgate.engine.connector import Keep
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
@@ -37,7 +37,7 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
         engine_id="",
         wait=False,
         seconds=SECONDS,
-        shape=Shape.of(to.layout, to.model, order=to.layout.order),
+        shape=PageShape.of(to.layout, to.model, order=to.layout.order),
         descriptors=[descriptors.as_data(region.descriptor) for region in to.regions],
         block_ids=list(D_BLOCKS),
         start=0,
@@ -85,20 +85,20 @@ def untouched(core: FakeCore) -> bool:
         ({"start": -4}, Why.BROKEN),
         ({"start": 2}, Why.BROKEN),
         ({"start": 8}, Why.BROKEN),
-        ({"context": messages.Room({}, 0, 64)}, Why.UNSUPPORTED),
+        ({"context": messages.ContextRoom({}, 0, 64)}, Why.UNSUPPORTED),
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
         (
             {
                 "shape": msgspec.structs.replace(
-                    Shape.of(LAYOUT, "tiny", order=LAYOUT.order), layers=4
+                    PageShape.of(LAYOUT, "tiny", order=LAYOUT.order), layers=4
                 )
             },
             Why.WRONG_SHAPE,
         ),
         (
-            {"shape": msgspec.structs.replace(Shape.of(LAYOUT, "other", order=LAYOUT.order))},
+            {"shape": msgspec.structs.replace(PageShape.of(LAYOUT, "other", order=LAYOUT.order))},
             Why.WRONG_SHAPE,
         ),
     ],
@@ -108,7 +108,7 @@ def test_what_cannot_be_right_is_refused_by_name(
 ) -> None:
     refused = answer(prefill, push(decode, **wrong))
 
-    assert isinstance(refused, messages.Refused)
+    assert isinstance(refused, messages.RefusedMessage)
     assert refused.why == why
     assert untouched(decode)
     assert isinstance(answer(prefill, push(decode)), messages.Writing)
@@ -127,7 +127,7 @@ def test_a_descriptor_of_other_memory_is_refused_or_fails(
         while isinstance(said, messages.Writing):
             said = messages.receive(sock)
 
-    assert isinstance(said, messages.Refused | messages.Failed)
+    assert isinstance(said, messages.RefusedMessage | messages.Failed)
     assert untouched(decode)
     if isinstance(said, messages.Failed):
         assert said.why == Why.BROKEN
@@ -145,9 +145,9 @@ def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> 
             refused = answer(prefill, push(decode))
             reader = answer(prefill, messages.Prefill("k", list(PROMPT)))
 
-            assert isinstance(refused, messages.Refused)
+            assert isinstance(refused, messages.RefusedMessage)
             assert refused.why == Why.TAKEN
-            assert isinstance(reader, messages.Refused)
+            assert isinstance(reader, messages.RefusedMessage)
             assert "another live request" in reader.message
 
 

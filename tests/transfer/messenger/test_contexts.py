@@ -17,9 +17,9 @@ from pdgate.transfer.base import TransferError
 from pdgate.transfer.messenger.context import NOTHING, Context, pack, slot_bytes, unpack
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.interrupt import Interrupt
-from pdgate.transfer.messenger.outbox import Outbox
+from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.slots import Slots
-from pdgate.transfer.runtime.running import Running
+from pdgate.transfer.runtime.running import RunningTransfer
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
@@ -242,7 +242,7 @@ def test_an_outbox_sends_all_that_it_is_given_however_few_slots_it_has(backend: 
         gone = theirs.allocate(64)
         stale = gone.descriptor
         gone.close()
-        outbox = Outbox(ours, 8, slots=1)
+        outbox = ContextOutbox(ours, 8, slots=1)
         landed = theirs.expect(region, 5, count, SECONDS)
         ends: queue.Queue[tuple[int, TransferError | None]] = queue.Queue()
         until = SECONDS + time.monotonic()
@@ -270,8 +270,8 @@ def test_a_long_queue_that_cannot_be_sent_ends_one_by_one(
     """And not one within the other, for which a thread has no room."""
     with closing(registry.load(backend)) as ours, closing(registry.load(backend)) as theirs:
         region = theirs.allocate(64)
-        outbox = Outbox(ours, 8, slots=1)
-        held = Running("the first one")
+        outbox = ContextOutbox(ours, 8, slots=1)
+        held = RunningTransfer("the first one")
         with monkeypatch.context() as patch:
             patch.setattr(ours, "write", lambda *_: held)
             outbox.send(NOTHING, region.descriptor, 0, time.monotonic(), 5, lambda _: None)

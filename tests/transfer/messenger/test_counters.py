@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.transfer.messenger.counters import Counters, Readings
+from pdgate.transfer.messenger.counters import MessengerCounters, Readings
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.kv_layouts import PLAIN
@@ -83,7 +83,7 @@ def test_pages_that_only_their_reader_keeps_are_lingering(prefill: Node) -> None
 
 
 def test_a_release_of_what_was_never_lent_counts_nothing() -> None:
-    counters = Counters()
+    counters = MessengerCounters()
     readings = Readings(counters)
 
     readings.ended("guessed", held=True, bytes_read=5)
@@ -92,7 +92,7 @@ def test_a_release_of_what_was_never_lent_counts_nothing() -> None:
 
 
 def test_threads_that_count_at_once_lose_nothing() -> None:
-    counters = Counters()
+    counters = MessengerCounters()
     other = threading.Thread(target=lambda: counters.add(sent=1))
 
     class Interrupted(int):

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.messenger import incoming
-from pdgate.transfer.plan.layout import KvLayout, Order
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder
 from tests.support.kv_backends import require
 from tests.support.kv_layouts import PLAIN
 from tests.transfer.messenger.nodes import SECONDS, Node
 
 TOKENS = 26
 HND = replace(PLAIN, stages=(3,), head_dim=2)
-NHD = replace(HND, order=Order.NHD)
+NHD = replace(HND, order=LayoutOrder.NHD)
 LATENT = replace(HND, kv_heads=1, planes=1)
 BIG = replace(HND, block_tokens=8)
 

@@ -10,8 +10,8 @@ from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.line import MAX_UNREAD_BYTES
 from pdgate.transfer.messenger.peer import ANSWER_SECONDS, CONNECT_SECONDS
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.messenger.shape import Shape
-from pdgate.transfer.messenger.workers import Worker
+from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.messenger.workers import MessengerWorker
 from tests.docs.pages import DOCS, code, table
 
 pytestmark = pytest.mark.source
@@ -23,8 +23,8 @@ def test_every_message_is_there_with_all_its_fields() -> None:
     shown = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
 
     for message in get_args(messages.Message):
-        assert {message.__name__, *message.__struct_fields__} <= shown
-    for part in (messages.Room, messages.Lent, Worker, Shape):
+        assert {message.__struct_config__.tag, *message.__struct_fields__} <= shown
+    for part in (messages.ContextRoom, messages.Lent, MessengerWorker, PageShape):
         assert set(part.__struct_fields__) <= shown
 
 

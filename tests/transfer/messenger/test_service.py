@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.messenger.errors import Why
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import P_BLOCKS, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel
 
-SHAPE = Shape.of(LAYOUT, "tiny", order=LAYOUT.order)
+SHAPE = PageShape.of(LAYOUT, "tiny", order=LAYOUT.order)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_while_one_reads_another_is_refused(prefill: FakeCore) -> None:
 
         answer = say(prefill, ask)
 
-    assert isinstance(answer, messages.Refused)
+    assert isinstance(answer, messages.RefusedMessage)
     assert answer.why == Why.TAKEN
 
 
@@ -127,7 +127,7 @@ def test_a_lease_that_ends_while_one_reads_frees_the_pages_when_the_reader_leave
         assert isinstance(offered, messages.Offered)
         assert prefill.connector.dropped("r1", "the lease is over")
         late = say(prefill, ask)
-        assert isinstance(late, messages.Refused)
+        assert isinstance(late, messages.RefusedMessage)
         assert late.why == Why.EXPIRED
         assert prefill.freed.empty()
 
@@ -146,7 +146,7 @@ def test_an_offer_is_not_freed_by_who_does_not_know_it(prefill: FakeCore) -> Non
 def test_a_prompt_of_one_token_is_not_worth_sending(prefill: FakeCore) -> None:
     answer = say(prefill, messages.Prefill("k", [1]))
 
-    assert isinstance(answer, messages.Refused)
+    assert isinstance(answer, messages.RefusedMessage)
     assert prefill.prefills.empty()
 
 
@@ -156,7 +156,7 @@ def test_a_prompt_under_a_key_that_is_taken_is_refused(prefill: FakeCore) -> Non
 
     answer = say(prefill, messages.Prefill("k", [1, 2, 3]))
 
-    assert isinstance(answer, messages.Refused)
+    assert isinstance(answer, messages.RefusedMessage)
     assert "another live request" in answer.message
     assert isinstance(say(prefill, messages.Ask("k", "", 0.0, SECONDS, SHAPE)), messages.Offered)
 

@@ -17,11 +17,11 @@ from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.mover import Destination, Done, Mover
-from pdgate.transfer.messenger.shape import Shape
+from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.sharded import Sharded
 from pdgate.transfer.messenger.tiles import Tile, Tiles
 from pdgate.transfer.plan.count import WHOLE, Rhythm
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
@@ -30,8 +30,8 @@ from tests.support.proven import listening
 from tests.transfer.messenger.nodes import shape_of
 
 
-def shape(tp: int, kv_heads: int = 4) -> Shape:
-    return Shape("tiny", 3, 16, kv_heads, 4, 8, "float32", 4, tp)
+def shape(tp: int, kv_heads: int = 4) -> PageShape:
+    return PageShape("tiny", 3, 16, kv_heads, 4, 8, "float32", 4, tp)
 
 
 def region(tp: int, length: int | None = None, backend: str = "shm") -> dict[str, object]:
@@ -96,7 +96,7 @@ def test_regions_are_numbered_stage_by_stage() -> None:
 
 
 def met(**theirs: object) -> str:
-    ours = msgspec.structs.replace(shape(1), order=Order.HND)
+    ours = msgspec.structs.replace(shape(1), order=LayoutOrder.HND)
     with pytest.raises(HandOverError) as caught:
         shards.meet(ours, msgspec.structs.replace(ours, **theirs))
     assert caught.value.why is Why.WRONG_SHAPE

@@ -17,7 +17,7 @@ from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.peer import Peer
 from pdgate.transfer.messenger.shape import ALL
 from pdgate.transfer.messenger.source import Source
-from pdgate.transfer.messenger.workers import Elsewhere, Worker
+from pdgate.transfer.messenger.workers import HeldElsewhere, MessengerWorker
 from pdgate.transfer.plan.layout import KvLayout
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.waiting import wait_until
@@ -237,7 +237,7 @@ def test_a_share_that_is_given_up_before_it_was_asked_for_frees_the_rest(
 
 
 TP2 = shape_of(replace(HND, tp=2))
-A, B = Worker("h", 1, (0,)), Worker("h", 2, (1,))
+A, B = MessengerWorker("h", 1, (0,)), MessengerWorker("h", 2, (1,))
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ A, B = Worker("h", 1, (0,)), Worker("h", 2, (1,))
     [
         ([A], Why.BROKEN),
         ([A, A], Why.BROKEN),
-        ([A, Worker("h", 2, ())], Why.BROKEN),
-        ([A, Worker("h", 2, (7,))], Why.WRONG_SHAPE),
-        ([A, Worker("h", 70000, (1,))], Why.BROKEN),
-        ([A, Worker("", 2, (1,))], Why.BROKEN),
+        ([A, MessengerWorker("h", 2, ())], Why.BROKEN),
+        ([A, MessengerWorker("h", 2, (7,))], Why.WRONG_SHAPE),
+        ([A, MessengerWorker("h", 70000, (1,))], Why.BROKEN),
+        ([A, MessengerWorker("", 2, (1,))], Why.BROKEN),
     ],
 )
-def test_workers_that_cannot_be_are_not_asked(told: list[Worker], why: Why) -> None:
+def test_workers_that_cannot_be_are_not_asked(told: list[MessengerWorker], why: Why) -> None:
     with pytest.raises(HandOverError) as caught:
-        workers.to_ask(Elsewhere("e", TP2, told), shape_of(HND), ALL, "k")
+        workers.to_ask(HeldElsewhere("e", TP2, told), shape_of(HND), ALL, "k")
 
     assert caught.value.why is why

@@ -4,9 +4,9 @@ import queue
 from typing import Any
 
 from pdgate.transfer.messenger.asked import Asked
-from pdgate.transfer.messenger.line import Line
+from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.offers import Offer
-from pdgate.transfer.messenger.push import Push
+from pdgate.transfer.messenger.push import OutgoingPush
 from tests.transfer.messenger.nodes import SECONDS, Node
 
 
@@ -23,7 +23,7 @@ class Prefill(Node):
         self.reached: queue.Queue[str] = queue.Queue()
         ask, wait = self.pushes.ask, self.offers.wait
 
-        def watch_ask(line: Line, asked: Asked) -> Push:
+        def watch_ask(line: MessengerLine, asked: Asked) -> OutgoingPush:
             push = ask(line, asked)
             self.reached.put("begun" if push.began else "asked")
             return push

@@ -13,7 +13,7 @@ import pytest
 from pdgate.transfer.base import Op, PeerLost, Range, State, TransferError
 from pdgate.transfer.external_mover.library import Move, Piece
 from pdgate.transfer.mooncake import engine as mooncake_engine
-from pdgate.transfer.mooncake.backend import Engines, Mooncake
+from pdgate.transfer.mooncake.backend import MooncakeBackend, MooncakeEngines
 from tests.support import waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import Owned
@@ -31,9 +31,9 @@ def installed() -> None:
 
 
 @pytest.fixture
-def engines(installed: None) -> Iterator[tuple[Engines, Engines]]:
-    make = mooncake_engine.maker("127.0.0.1", mooncake_engine.Settings())
-    with closing(Engines(make)) as ours, closing(Engines(make)) as theirs:
+def engines(installed: None) -> Iterator[tuple[MooncakeEngines, MooncakeEngines]]:
+    make = mooncake_engine.maker("127.0.0.1", mooncake_engine.MooncakeSettings())
+    with closing(MooncakeEngines(make)) as ours, closing(MooncakeEngines(make)) as theirs:
         yield ours, theirs
 
 
@@ -49,7 +49,7 @@ def reading(card: bytes, pieces: list[Piece]) -> Move:
 
 @pytest.mark.slow
 def test_a_failed_call_moves_nothing_once_it_has_returned(
-    engines: tuple[Engines, Engines],
+    engines: tuple[MooncakeEngines, MooncakeEngines],
 ) -> None:
     """Mooncake returns at the first piece that failed, and goes on with the others."""
     ours, theirs = engines
@@ -81,7 +81,7 @@ def test_a_failed_call_moves_nothing_once_it_has_returned(
 
 @pytest.mark.slow
 def test_many_threads_do_not_overflow_the_queue_of_a_peer(
-    engines: tuple[Engines, Engines],
+    engines: tuple[MooncakeEngines, MooncakeEngines],
 ) -> None:
     """2,700 pieces at once made the call fail, and those after it."""
     ours, theirs = engines
@@ -112,7 +112,11 @@ def test_many_threads_do_not_overflow_the_queue_of_a_peer(
 @pytest.mark.slow
 def test_a_transfer_that_was_given_up_settles_with_its_peer(installed: None) -> None:
     """Mooncake waits for a hung peer, and until it has ended the memory is not ours."""
-    with closing(Mooncake()) as ours, Owned("mooncake", PAGE) as owner, stand_in(owner) as remote:
+    with (
+        closing(MooncakeBackend()) as ours,
+        Owned("mooncake", PAGE) as owner,
+        stand_in(owner) as remote,
+    ):
         local = ours.allocate(PAGE)
         transfer = ours.read(local, remote, [Range(0, 0, PAGE)], SECONDS)
         assert not transfer.settle(0.5)
@@ -128,7 +132,7 @@ def test_a_transfer_that_was_given_up_settles_with_its_peer(installed: None) -> 
 @pytest.mark.slow
 def test_others_are_reached_after_a_peer_died_under_a_call(installed: None) -> None:
     with (
-        closing(Mooncake()) as ours,
+        closing(MooncakeBackend()) as ours,
         Owned("mooncake", PAGE) as healthy,
         Owned("mooncake", PAGE) as dying,
     ):
@@ -149,7 +153,7 @@ def test_without_the_package_one_line_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
 
     with pytest.raises(LookupError, match=r"mooncake needs .*pip install '\.\[mooncake\]'"):
-        Mooncake()
+        MooncakeBackend()
 
 
 def test_without_the_rdma_library_one_line_says_what_to_install(
@@ -165,7 +169,7 @@ def test_without_the_rdma_library_one_line_says_what_to_install(
 
     try:
         with pytest.raises(LookupError, match=r"libibverbs\.so\.1.*apt-get install libibverbs1"):
-            Mooncake()
+            MooncakeBackend()
     finally:
         for name in ("mooncake", "mooncake.engine"):
             sys.modules.pop(name, None)

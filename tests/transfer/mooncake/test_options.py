@@ -10,7 +10,7 @@ import pytest
 
 from pdgate.transfer.base import Range, TransferError
 from pdgate.transfer.mooncake import engine as mooncake_engine
-from pdgate.transfer.mooncake.backend import Engines, Mooncake
+from pdgate.transfer.mooncake.backend import MooncakeBackend, MooncakeEngines
 from tests.support import mooncake_metadata, waiting
 from tests.support.kv_backends import require
 from tests.support.kv_owner import pattern
@@ -57,7 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 def started(**settings: Any) -> bytes:
     """The name that peers use."""
-    make = mooncake_engine.maker("127.0.0.1", mooncake_engine.Settings(**settings))
+    make = mooncake_engine.maker("127.0.0.1", mooncake_engine.MooncakeSettings(**settings))
     return make().segment
 
 
@@ -85,17 +85,17 @@ def test_without_a_device_rdma_is_one_clear_line(
     monkeypatch.setattr(mooncake_engine, "RDMA_DEVICES", tmp_path / "none")
 
     with pytest.raises(OSError, match="rdma needs an RDMA device, and this machine has none"):
-        Mooncake(protocol="rdma")
+        MooncakeBackend(protocol="rdma")
 
 
 def test_a_device_that_is_not_there_is_named_beside_those_that_are(devices: Path) -> None:
     with pytest.raises(OSError, match="no RDMA device mlx4_0; there is mlx5_0, mlx5_1"):
-        Mooncake(protocol="rdma", device_name="mlx5_1, mlx4_0")
+        MooncakeBackend(protocol="rdma", device_name="mlx5_1, mlx4_0")
 
 
 def test_another_protocol_is_refused() -> None:
     with pytest.raises(ValueError, match="'udp'"):
-        Mooncake(protocol="udp")
+        MooncakeBackend(protocol="udp")
 
 
 @pytest.mark.slow
@@ -104,8 +104,8 @@ def test_engines_find_each_other_by_a_metadata_server(monkeypatch: pytest.Monkey
     monkeypatch.setenv("MC_TCP_BIND_ADDRESS", "127.0.0.1")
     with (
         mooncake_metadata.running() as url,
-        closing(Mooncake(metadata_server=url)) as ours,
-        closing(Mooncake(metadata_server=url)) as theirs,
+        closing(MooncakeBackend(metadata_server=url)) as ours,
+        closing(MooncakeBackend(metadata_server=url)) as theirs,
     ):
         local, remote = ours.allocate(PAGE), theirs.allocate(PAGE)
         local.memory[:] = pattern(PAGE)
@@ -119,8 +119,10 @@ def test_who_adopts_its_memory_is_built_as_it_was(
     asked: list[tuple[Any, ...]], devices: Path
 ) -> None:
     """But for its port."""
-    with closing(Mooncake(protocol="rdma", device_name="mlx5_0", advertise="10.0.0.1")) as one:
-        Mooncake(**one.adopter_options()).close()
+    with closing(
+        MooncakeBackend(protocol="rdma", device_name="mlx5_0", advertise="10.0.0.1")
+    ) as one:
+        MooncakeBackend(**one.adopter_options()).close()
 
     assert len(asked) == 2
     assert asked[0][1:] == asked[1][1:]
@@ -133,7 +135,7 @@ def test_a_devices_memory_goes_by_rdma_alone() -> None:
         segment=b"", register=lambda address, length: registered.append((address, length))
     )
     with pytest.raises(TransferError, match="reaches memory of cuda:0 by rdma alone"):
-        Engines(lambda: engine).register_on("cuda:0", 4096, 64)
+        MooncakeEngines(lambda: engine).register_on("cuda:0", 4096, 64)
 
-    Engines(lambda: engine, reaches_devices=True).register_on("cuda:0", 4096, 64)
+    MooncakeEngines(lambda: engine, reaches_devices=True).register_on("cuda:0", 4096, 64)
     assert registered == [(4096, 64)]

@@ -12,7 +12,7 @@ from pdgate.transfer.base import Range, Region, State, TransferError
 from pdgate.transfer.memory import DeviceMemory
 from pdgate.transfer.nixl import backend as nixl
 from pdgate.transfer.nixl import library as nixl_library
-from pdgate.transfer.nixl.backend import Agent, Nixl, memory_type
+from pdgate.transfer.nixl.backend import Agent, NixlBackend, memory_type
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from tests.support import waiting
 from tests.support.kv_backends import require
@@ -31,24 +31,24 @@ def installed() -> None:
 
 
 @pytest.fixture
-def ours(installed: None) -> Iterator[Nixl]:
-    with closing(Nixl()) as backend:
+def ours(installed: None) -> Iterator[NixlBackend]:
+    with closing(NixlBackend()) as backend:
         yield backend
 
 
 @pytest.fixture
-def local(ours: Nixl) -> Region:
+def local(ours: NixlBackend) -> Region:
     return ours.allocate(PAGE)
 
 
 @pytest.mark.slow
-def test_who_adopts_its_memory_is_built_as_it_was(ours: Nixl) -> None:
+def test_who_adopts_its_memory_is_built_as_it_was(ours: NixlBackend) -> None:
     """But for its port."""
     options = {"host": "127.0.0.1", "advertise": "", "plugin": "UCX", "devices": ""}
     delay = nixl_library.PROGRESS_MICROSECONDS
 
     assert ours.adopter_options() == {**options, "progress_microseconds": delay}
-    Nixl(**ours.adopter_options()).close()
+    NixlBackend(**ours.adopter_options()).close()
 
 
 @pytest.mark.slow
@@ -67,7 +67,7 @@ def test_the_progress_thread_of_an_agent_does_not_spin(
         return create(name, configuration)
 
     monkeypatch.setattr(api.nixlBind, "nixlAgent", recorded)
-    Nixl(**options).close()
+    NixlBackend(**options).close()
 
     assert delays == [delay]
     assert api.nixlBind.nixlAgent is recorded, "other agents of this process are left alone"
@@ -93,7 +93,7 @@ def test_on_a_loopback_host_nothing_else_is_listened_on(
         return make(api, name, plugin, settings, delay)
 
     monkeypatch.setattr(nixl_library, "agent", recorded)
-    Nixl(host, "127.0.0.1", identity=Identity(Keyring(("s" * 32,)))).close()
+    NixlBackend(host, "127.0.0.1", identity=Identity(Keyring(("s" * 32,)))).close()
 
     assert asked == [ucx]
 
@@ -101,12 +101,12 @@ def test_on_a_loopback_host_nothing_else_is_listened_on(
 @pytest.mark.slow
 def test_a_plugin_that_nixl_does_not_have_is_one_line(installed: None) -> None:
     with pytest.raises(OSError, match="nixl did not start SMOKE"):
-        Nixl(plugin="SMOKE")
+        NixlBackend(plugin="SMOKE")
 
 
 def test_devices_are_for_the_plugin_that_takes_them() -> None:
     with pytest.raises(ValueError, match="nixl tells LIBFABRIC no devices"):
-        Nixl(plugin="LIBFABRIC", devices="mlx5_0:1")
+        NixlBackend(plugin="LIBFABRIC", devices="mlx5_0:1")
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,22 @@ def test_memory_is_described_as_what_it_is(place: str, described: tuple[str, int
 
 
 @pytest.mark.slow
-def test_memory_that_the_plugin_cannot_move_is_refused_when_it_is_registered(ours: Nixl) -> None:
+def test_memory_that_the_plugin_cannot_move_is_refused_when_it_is_registered(
+    ours: NixlBackend,
+) -> None:
     with pytest.raises(TransferError, match="nixl, registering memory of cuda:0"):
         ours.register(DeviceMemory("cuda:0", 1 << 30, PAGE))
 
 
 def test_nobody_looks_in_negative_time() -> None:
     with pytest.raises(ValueError, match="-1"):
-        Nixl(progress_microseconds=-1)
+        NixlBackend(progress_microseconds=-1)
 
 
 @pytest.mark.slow
-def test_a_transfer_that_was_given_up_settles_with_its_peer(ours: Nixl, local: Region) -> None:
+def test_a_transfer_that_was_given_up_settles_with_its_peer(
+    ours: NixlBackend, local: Region
+) -> None:
     """NIXL cannot cancel, so until the handle has ended the memory is not ours."""
     with Owned("nixl", PAGE) as owner:
         with stand_in(owner) as remote:
@@ -144,7 +148,7 @@ def test_a_transfer_that_was_given_up_settles_with_its_peer(ours: Nixl, local: R
 
 
 @pytest.mark.slow
-def test_a_peer_that_failed_is_forgotten(ours: Nixl, local: Region) -> None:
+def test_a_peer_that_failed_is_forgotten(ours: NixlBackend, local: Region) -> None:
     """Disconnected, so that nothing of it lands any more; and what NIXL knew of it goes."""
     assert isinstance(ours._library, Agent)
     with Owned("nixl", PAGE) as lost, stand_in(lost) as remote:
@@ -163,9 +167,9 @@ def test_a_peer_that_failed_is_forgotten(ours: Nixl, local: Region) -> None:
 
 
 @pytest.mark.slow
-def test_memory_that_was_registered_later_is_reached_too(ours: Nixl, local: Region) -> None:
+def test_memory_that_was_registered_later_is_reached_too(ours: NixlBackend, local: Region) -> None:
     """What a peer knows of us is a snapshot; each visit brings it up to date."""
-    with closing(Nixl()) as theirs:
+    with closing(NixlBackend()) as theirs:
         theirs.allocate(PAGE)
         for number in (1, 2, 3):
             with closing(theirs.allocate(PAGE)) as region:
@@ -186,7 +190,7 @@ def test_a_notice_that_does_not_come_is_not_waited_for_ever(
 @pytest.mark.slow
 def test_a_process_ends_well_after_it_used_nixl(installed: None) -> None:
     """With Debian's ibverbs-providers installed it used to crash at its very end."""
-    program = "from pdgate.transfer.nixl.backend import Nixl\nNixl().close()\n"
+    program = "from pdgate.transfer.nixl.backend import NixlBackend\nNixlBackend().close()\n"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=False, timeout=60
     )
@@ -201,4 +205,4 @@ def test_without_the_package_one_line_says_what_to_install(
         monkeypatch.setitem(sys.modules, name, None)
 
     with pytest.raises(LookupError, match=r"nixl needs .*pip install '\.\[nixl\]'"):
-        Nixl()
+        NixlBackend()

@@ -8,7 +8,7 @@ import pytest
 from pdgate.transfer.base import OutOfBounds
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.agree import SAME, LayoutMismatch, agree
-from pdgate.transfer.plan.layout import Order, Rank
+from pdgate.transfer.plan.layout import LayoutOrder, Rank
 from pdgate.transfer.plan.memory import RankMemory
 from tests.support.kv_layouts import PLAIN
 
@@ -42,7 +42,7 @@ def test_block_sizes_must_divide_each_other() -> None:
 
 
 def test_how_an_engine_splits_and_orders_its_pages_is_its_own_business() -> None:
-    agree(PLAIN, replace(PLAIN, tp=8, dp=3, stages=(1, 1), order=Order.NHD))
+    agree(PLAIN, replace(PLAIN, tp=8, dp=3, stages=(1, 1), order=LayoutOrder.NHD))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, Region
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.count import Rhythm
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.plan.links import spread
 from pdgate.transfer.plan.meeting import Meeting
 from tests.support import waiting
@@ -56,8 +56,8 @@ def test_a_push_by_layer_and_chunk_is_complete_when_the_count_is(
     backends: tuple[Backend, Backend], tp: tuple[int, int], order: str, to_order: str
 ) -> None:
     """The source writes in its own order; each destination rank waits for a number alone."""
-    layout = replace(PLAIN, order=Order(order), tp=tp[0], stages=(1, 2))
-    to_layout = replace(PLAIN, order=Order(to_order), tp=tp[1], stages=(3,))
+    layout = replace(PLAIN, order=LayoutOrder(order), tp=tp[0], stages=(1, 2))
+    to_layout = replace(PLAIN, order=LayoutOrder(to_order), tp=tp[1], stages=(3,))
     content = cache(layout, TOKENS.stop)
     choose = spread("call")
     prefill, decode = Engine(layout, backends[0]), Engine(to_layout, backends[1])

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.layout import KvLayout, Order, Rank
+from pdgate.transfer.plan.layout import KvLayout, LayoutOrder, Rank
 from pdgate.transfer.plan.pair import BadBlocks, Pair
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
 from tests.support.kv_ranks import BLOCKS, Arrays, cache, move, pairs_to, share
 
-HND, NHD = Order.HND, Order.NHD
+HND, NHD = LayoutOrder.HND, LayoutOrder.NHD
 
 
 def arrives(
@@ -77,7 +77,7 @@ def test_any_two_engines_that_agree_move_the_right_bytes(
     arrives(source, destination, range(start, stop), placements, seed)
 
 
-def one_page(order: Order, tokens: int = 128) -> Pair:
+def one_page(order: LayoutOrder, tokens: int = 128) -> Pair:
     """Half of the heads of one page, K only."""
     source = replace(PLAIN, order=order, block_tokens=tokens, planes=1, stages=(1,))
     get = Arrays.empty(replace(source, tp=2))
@@ -86,7 +86,7 @@ def one_page(order: Order, tokens: int = 128) -> Pair:
 
 
 @pytest.mark.parametrize(("order", "writes"), [(HND, 1), (NHD, 128)])
-def test_a_page_of_128_tokens_sliced_by_heads(order: Order, writes: int) -> None:
+def test_a_page_of_128_tokens_sliced_by_heads(order: LayoutOrder, writes: int) -> None:
     assert len(one_page(order).segments([3], [5], range(128))) == writes
     assert one_page(order).segments_per_unit == writes
 

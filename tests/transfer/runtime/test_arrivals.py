@@ -1,10 +1,10 @@
 from pdgate.transfer.base import State, TransferError
 from pdgate.transfer.runtime.arrivals import Arrivals
-from pdgate.transfer.runtime.running import Running
+from pdgate.transfer.runtime.running import RunningTransfer
 
 
-def expected(arrivals: Arrivals, count: int) -> Running:
-    transfer = Running("expecting", moves_bytes=False)
+def expected(arrivals: Arrivals, count: int) -> RunningTransfer:
+    transfer = RunningTransfer("expecting", moves_bytes=False)
     arrivals.expect(1, count, transfer)
     return transfer
 

@@ -7,16 +7,16 @@ from contextlib import closing
 import pytest
 
 from pdgate.transfer.base import State, TransferError
-from pdgate.transfer.runtime.jobs import MAX_THREADS, Jobs, Plan, Threads
-from pdgate.transfer.runtime.running import SWEEP_AT_LEAST, Deadlines, Running
+from pdgate.transfer.runtime.jobs import MAX_THREADS, Threads, TransferJobs, TransferPlan
+from pdgate.transfer.runtime.running import SWEEP_AT_LEAST, RunningTransfer, TransferDeadlines
 from tests.support import waiting
 
 SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture
-def jobs() -> Iterator[Jobs]:
-    with closing(Jobs("test")) as found:
+def jobs() -> Iterator[TransferJobs]:
+    with closing(TransferJobs("test")) as found:
         yield found
 
 
@@ -77,30 +77,30 @@ def test_nothing_is_taken_after_the_end() -> None:
     assert not threads.submit(lambda: None)
 
 
-def test_what_is_done_at_once_has_ended_when_the_call_returns(jobs: Jobs) -> None:
+def test_what_is_done_at_once_has_ended_when_the_call_returns(jobs: TransferJobs) -> None:
     done_on: list[threading.Thread] = []
 
-    def work(_: Running) -> None:
+    def work(_: RunningTransfer) -> None:
         done_on.append(threading.current_thread())
 
-    transfer = jobs.start("a copy", SECONDS, Plan(work, at_once=True))
+    transfer = jobs.start("a copy", SECONDS, TransferPlan(work, at_once=True))
 
     assert done_on == [threading.current_thread()]
     assert transfer.state is State.DONE
     assert transfer.settled
 
 
-def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: Jobs) -> None:
+def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: TransferJobs) -> None:
     go_on, worked, full = threading.Event(), threading.Event(), threading.Semaphore(0)
 
-    def hold(_: Running) -> None:
+    def hold(_: RunningTransfer) -> None:
         full.release()
         assert go_on.wait(SECONDS)
 
-    held = [jobs.start("a copy", SECONDS, Plan(hold)) for _ in range(MAX_THREADS)]
+    held = [jobs.start("a copy", SECONDS, TransferPlan(hold)) for _ in range(MAX_THREADS)]
     for _ in held:
         assert full.acquire(timeout=SECONDS)
-    waiting = jobs.start("another", SECONDS, Plan(lambda _: worked.set()))
+    waiting = jobs.start("another", SECONDS, TransferPlan(lambda _: worked.set()))
     waiting.cancel()
     go_on.set()
 
@@ -109,12 +109,12 @@ def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: Jobs) -> None
 
 
 def test_what_breaks_at_once_is_an_ended_transfer_too(
-    jobs: Jobs, caplog: pytest.LogCaptureFixture
+    jobs: TransferJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(_: Running) -> None:
+    def broken(_: RunningTransfer) -> None:
         raise ZeroDivisionError
 
-    transfer = jobs.start("a copy", SECONDS, Plan(broken, at_once=True))
+    transfer = jobs.start("a copy", SECONDS, TransferPlan(broken, at_once=True))
 
     with pytest.raises(TransferError, match="a copy broke"):
         transfer.wait(SECONDS)
@@ -123,8 +123,8 @@ def test_what_breaks_at_once_is_an_ended_transfer_too(
 
 def test_an_earlier_deadline_is_kept_behind_a_later_one() -> None:
     """The thread sleeps for the later one when the earlier one comes."""
-    with closing(Deadlines()) as deadlines:
-        late, soon = Running("late"), Running("soon")
+    with closing(TransferDeadlines()) as deadlines:
+        late, soon = RunningTransfer("late"), RunningTransfer("soon")
         deadlines.add(late, 60)
         deadlines.add(soon, 0.05)
 
@@ -134,11 +134,11 @@ def test_an_earlier_deadline_is_kept_behind_a_later_one() -> None:
 
 
 def test_transfers_that_ended_are_not_kept_until_their_deadline() -> None:
-    with closing(Deadlines()) as deadlines:
+    with closing(TransferDeadlines()) as deadlines:
         # Still under way and next of all, so the thread sleeps.
-        deadlines.add(Running("first"), 1800)
+        deadlines.add(RunningTransfer("first"), 1800)
         for number in range(10 * SWEEP_AT_LEAST):
-            transfer = Running(str(number))
+            transfer = RunningTransfer(str(number))
             deadlines.add(transfer, 3600)
             transfer.leave()
 
@@ -146,8 +146,8 @@ def test_transfers_that_ended_are_not_kept_until_their_deadline() -> None:
 
 
 def test_many_that_are_under_way_are_all_kept() -> None:
-    with closing(Deadlines()) as deadlines:
-        running = [Running(str(number)) for number in range(2 * SWEEP_AT_LEAST)]
+    with closing(TransferDeadlines()) as deadlines:
+        running = [RunningTransfer(str(number)) for number in range(2 * SWEEP_AT_LEAST)]
         for transfer in running:
             deadlines.add(transfer, 0.2)
 

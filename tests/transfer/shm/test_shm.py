@@ -13,7 +13,7 @@ import pytest
 
 from pdgate.transfer.base import PeerLost, Range, StaleDescriptor, State, TransferError
 from pdgate.transfer.shm import wire
-from pdgate.transfer.shm.backend import Shm
+from pdgate.transfer.shm.backend import ShmBackend
 from pdgate.transfer.shm.segment import HEADER_BYTES, Segment, create
 from tests.support import waiting
 from tests.support.kv_owner import Owned
@@ -34,9 +34,9 @@ def test_a_killed_owner_leaves_nothing_behind() -> None:
 def test_a_process_that_closes_says_nothing_at_its_end() -> None:
     """Python's own shared memory warns of leaks that are none, and unlinks what others use."""
     program = (
-        "from pdgate.transfer.shm.backend import Shm\n"
+        "from pdgate.transfer.shm.backend import ShmBackend\n"
         "from pdgate.transfer.base import Range\n"
-        "a, b = Shm(), Shm()\n"
+        "a, b = ShmBackend(), ShmBackend()\n"
         "mine, its = a.allocate(4096), b.allocate(4096)\n"
         "a.read(mine, its.descriptor, [Range(0, 0, 4096)], 10).wait(10)\n"
         "a.close(); b.close()\n"
@@ -56,7 +56,7 @@ def test_a_region_closed_in_the_middle_of_a_read_fails_it(monkeypatch: pytest.Mo
     """The bytes are there, but they may be of the region's next life."""
     from pdgate.transfer.shm import backend as shm
 
-    with closing(Shm()) as ours, closing(Shm()) as theirs:
+    with closing(ShmBackend()) as ours, closing(ShmBackend()) as theirs:
         local, remote = ours.allocate(4096), theirs.allocate(4096)
         copy = shm._copy
 
@@ -72,7 +72,7 @@ def test_a_region_closed_in_the_middle_of_a_read_fails_it(monkeypatch: pytest.Mo
 
 def test_a_small_copy_to_a_peer_that_we_know_is_over_when_the_call_returns() -> None:
     """To hand it to a thread would take longer than to copy."""
-    with closing(Shm()) as ours, closing(Shm()) as theirs:
+    with closing(ShmBackend()) as ours, closing(ShmBackend()) as theirs:
         local, remote = ours.allocate(4096), theirs.allocate(4096)
         ours.read(local, remote.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
         local.memory[:4] = b"here"
@@ -87,7 +87,7 @@ def test_a_small_copy_to_a_peer_that_we_know_is_over_when_the_call_returns() -> 
 def test_who_writes_never_waits_for_an_owner_that_does_not_count() -> None:
     """Its socket fills up; from there on threads wait, and their writes end with the owner."""
     more_than_a_socket_holds = 2_000
-    with closing(Shm()) as ours, Owned("shm", 4096) as owner:
+    with closing(ShmBackend()) as ours, Owned("shm", 4096) as owner:
         local = ours.allocate(4096)
         ours.read(local, owner.descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
         owner.freeze()
@@ -128,7 +128,7 @@ def test_a_segment_of_another_size_is_not_mapped() -> None:
 
 def test_the_memory_of_a_dead_owner_is_let_go() -> None:
     """It may be gigabytes, and each restart of a peer would hold on to as many more."""
-    with closing(Shm()) as ours, Owned("shm", 4096) as first, Owned("shm", 4096) as second:
+    with closing(ShmBackend()) as ours, Owned("shm", 4096) as first, Owned("shm", 4096) as second:
         local, all_ = ours.allocate(4096), [Range(0, 0, 4096)]
         ours.read(local, first.descriptor, all_, SECONDS).wait(SECONDS)
         segment = weakref.ref(ours._links._links[bytes.fromhex(first.descriptor.epoch)].segment)
@@ -141,27 +141,30 @@ def test_the_memory_of_a_dead_owner_is_let_go() -> None:
 
 
 def test_a_name_belongs_to_one_living_process() -> None:
-    with closing(Shm(socket_name="pdgate-test-taken")), pytest.raises(OSError, match="in use"):
-        Shm(socket_name="pdgate-test-taken")
+    with (
+        closing(ShmBackend(socket_name="pdgate-test-taken")),
+        pytest.raises(OSError, match="in use"),
+    ):
+        ShmBackend(socket_name="pdgate-test-taken")
 
 
 @pytest.mark.parametrize("data", [b"x", b"PDSM" + bytes(17), b"PDSX" + bytes(16)])
 def test_garbage_is_refused(data: bytes) -> None:
-    with closing(Shm()) as shm, closing(wire.new_socket()) as sock:
+    with closing(ShmBackend()) as shm, closing(wire.new_socket()) as sock:
         sock.settimeout(SECONDS)
         sock.connect(wire.path(shm.allocate(1).descriptor.address["socket"]))
         sock.sendall(data)
 
         status, _, _, fds, _ = wire.receive_reply(sock)
 
-        assert status is wire.Status.REFUSED
+        assert status is wire.ShmStatus.REFUSED
         assert fds == []
 
 
 def test_a_stranger_gets_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Abstract sockets have no permissions of their own."""
     monkeypatch.setattr(wire, "same_user", lambda _: False)
-    with closing(Shm()) as ours, closing(Shm()) as theirs:
+    with closing(ShmBackend()) as ours, closing(ShmBackend()) as theirs:
         remote = theirs.allocate(10).descriptor
 
         with pytest.raises(TransferError, match="refused"):

@@ -25,7 +25,7 @@ from pdgate.transfer.runtime.listener import Listener, shut
 from pdgate.transfer.tcp import backend as tcp
 from pdgate.transfer.tcp import owner as tcp_owner
 from pdgate.transfer.tcp import wire
-from pdgate.transfer.tcp.backend import Tcp
+from pdgate.transfer.tcp.backend import TcpBackend
 from pdgate.transfer.tcp.owner import PURPOSE
 from tests.support import waiting
 from tests.support.kv_owner import pattern
@@ -88,7 +88,7 @@ def flip(at: int) -> Change:
     return change
 
 
-def filled(backend: Tcp, length: int = LENGTH) -> Region:
+def filled(backend: TcpBackend, length: int = LENGTH) -> Region:
     region = backend.allocate(length)
     region.memory[:] = (pattern(251) * (length // 251 + 1))[:length]
     return region
@@ -103,7 +103,7 @@ ANSWER = 8 + MAC_BYTES
 
 @pytest.mark.parametrize("at", [HEAD, HEAD + LENGTH // 2, HEAD + LENGTH - 1, HEAD + LENGTH])
 def test_a_flipped_byte_of_a_write_is_a_named_failure_and_is_not_counted(at: int) -> None:
-    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend(crc=True)) as theirs:
         remote = theirs.allocate(LENGTH)
         arrival = theirs.expect(remote, 7, 1, SECONDS)
         with relay(remote.descriptor, flip(OUT + at), same) as bent:
@@ -122,8 +122,8 @@ def test_a_flipped_byte_of_a_write_is_a_named_failure_and_is_not_counted(at: int
 @pytest.mark.parametrize("at", [ANSWER, ANSWER + LENGTH - 1, ANSWER + LENGTH + 3])
 def test_a_flipped_byte_of_a_read_is_a_named_failure(at: int) -> None:
     with (
-        closing(Tcp(crc=True)) as ours,
-        closing(Tcp()) as theirs,
+        closing(TcpBackend(crc=True)) as ours,
+        closing(TcpBackend()) as theirs,
         relay(filled(theirs).descriptor, same, flip(BACK + at)) as bent,
     ):
         transfer = ours.read(ours.allocate(LENGTH), bent, ALL, SECONDS)
@@ -135,7 +135,7 @@ def test_a_flipped_byte_of_a_read_is_a_named_failure(at: int) -> None:
 @pytest.mark.parametrize("at", range(HEAD))
 def test_a_flipped_byte_of_a_request_never_moves_anything_elsewhere(at: int) -> None:
     """Not even the magic or the addresses."""
-    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend(crc=True)) as theirs:
         remote, bystander = theirs.allocate(2 * LENGTH), theirs.allocate(LENGTH)
         half = [Range(0, LENGTH, LENGTH)]
         with (
@@ -151,7 +151,7 @@ def test_a_flipped_byte_of_a_request_never_moves_anything_elsewhere(at: int) -> 
 
 def test_without_checksums_a_flipped_byte_goes_unseen() -> None:
     """So the tests above see the checksum at work, and not the kernel's."""
-    with closing(Tcp()) as ours, closing(Tcp()) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend()) as theirs:
         remote, local = theirs.allocate(LENGTH), filled(ours)
         with relay(remote.descriptor, flip(OUT + HEAD + 100), same) as bent:
             ours.write(local, bent, ALL, SECONDS).wait(SECONDS)
@@ -160,7 +160,7 @@ def test_without_checksums_a_flipped_byte_goes_unseen() -> None:
 
 
 def test_an_owner_with_checksums_refuses_peers_without() -> None:
-    with closing(Tcp()) as ours, closing(Tcp(crc=True)) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend(crc=True)) as theirs:
         remote = theirs.allocate(LENGTH)
         without = {**remote.descriptor.address, "crc": False}
 
@@ -175,7 +175,7 @@ def test_an_owner_with_checksums_refuses_peers_without() -> None:
 @pytest.mark.parametrize("crc", [False, True])
 def test_the_bytes_of_a_refused_write_are_dropped_and_the_line_stays_good(crc: bool) -> None:
     """They are sent without waiting for leave."""
-    with closing(Tcp(crc=crc)) as ours, closing(Tcp()) as theirs:
+    with closing(TcpBackend(crc=crc)) as ours, closing(TcpBackend()) as theirs:
         local, remote = filled(ours), theirs.allocate(LENGTH)
         ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
         (before,) = ours._links._idle.values()
@@ -207,7 +207,7 @@ def small_shares(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_write_over_several_connections_is_whole_and_counts_once(
     crc: bool, small_shares: None
 ) -> None:
-    with closing(Tcp(connections=4, crc=crc)) as ours, closing(Tcp()) as theirs:
+    with closing(TcpBackend(connections=4, crc=crc)) as ours, closing(TcpBackend()) as theirs:
         local, remote = filled(ours), theirs.allocate(LENGTH)
         pages = [Range(i * 1024, (63 - i) * 1024, 1024) for i in range(64)]
 
@@ -226,7 +226,7 @@ def test_a_transfer_over_several_connections_ends_with_what_went_wrong_first(
     small_shares: None,
 ) -> None:
     """And not with what became of the other connections."""
-    with closing(Tcp(connections=4)) as ours, closing(Tcp()) as theirs:
+    with closing(TcpBackend(connections=4)) as ours, closing(TcpBackend()) as theirs:
         local, gone = filled(ours), theirs.allocate(LENGTH)
         gone.close()
 
@@ -255,7 +255,7 @@ def test_a_connection_that_breaks_ends_all_of_a_transfer(small_shares: None) -> 
     with listening(PURPOSE, serve) as port:
         address = {"host": "127.0.0.1", "port": port}
         remote = Descriptor("tcp", "00" * 16, LENGTH, address)
-        with closing(Tcp(connections=4)) as ours:
+        with closing(TcpBackend(connections=4)) as ours:
             transfer = ours.write(filled(ours), remote, ALL, 60, 1)
 
             with pytest.raises(PeerLost):
@@ -277,8 +277,8 @@ def test_a_receiver_that_does_not_keep_up_holds_up_nobody_and_can_be_given_up(
 
     with listening(PURPOSE, slow) as port, ExitStack() as stack:
         stack.callback(closing_down.set)
-        ours = stack.enter_context(closing(Tcp(connections=connections)))
-        theirs = stack.enter_context(closing(Tcp()))
+        ours = stack.enter_context(closing(TcpBackend(connections=connections)))
+        theirs = stack.enter_context(closing(TcpBackend()))
         local, quick = ours.allocate(length), theirs.allocate(LENGTH)
         address = {"host": "127.0.0.1", "port": port}
         remote = Descriptor("tcp", "00" * 16, length, address)
@@ -297,13 +297,13 @@ def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
 ) -> None:
     """Its thread and its hold on the region end, so that the region can be closed at once."""
     monkeypatch.setattr(tcp_owner, "STALL_SECONDS", 0.1)
-    with closing(Tcp()) as theirs:
+    with closing(TcpBackend()) as theirs:
         remote = theirs.allocate(64 << 20)
         with to_owner(remote, PURPOSE) as channel:
             epoch = bytes.fromhex(remote.descriptor.epoch)
-            asked = wire.encode(wire.Request(wire.Op.READ, epoch, [0], [64 << 20]))
+            asked = wire.encode(wire.TcpRequest(wire.TcpOp.READ, epoch, [0], [64 << 20]))
             channel.sock.sendall(channel.sealed(asked))
-            assert wire.receive_answer(channel, checked=False) is wire.Status.OK
+            assert wire.receive_answer(channel, checked=False) is wire.TcpStatus.OK
 
             open_ = theirs._owner._listener._open
             waiting.wait_until(lambda: not open_, "the end of its thread")
@@ -312,7 +312,7 @@ def test_an_owner_lets_go_of_a_reader_that_stopped_reading(
 
 def test_the_owner_of_the_memory_may_ask_for_several_connections(small_shares: None) -> None:
     """As the mover of its peer, which has no settings of its own, is told by it alone."""
-    with closing(Tcp()) as ours, closing(Tcp(connections=4)) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend(connections=4)) as theirs:
         local, remote = filled(ours), theirs.allocate(LENGTH)
 
         ours.write(local, remote.descriptor, ALL, SECONDS).wait(SECONDS)
@@ -326,7 +326,7 @@ def test_the_owner_of_the_memory_may_ask_for_several_connections(small_shares: N
 def test_a_peer_that_asks_for_a_strange_number_of_connections_gets_what_is_possible(
     asked: object, small_shares: None
 ) -> None:
-    with closing(Tcp()) as ours, closing(Tcp()) as theirs:
+    with closing(TcpBackend()) as ours, closing(TcpBackend()) as theirs:
         local, remote = filled(ours), theirs.allocate(LENGTH)
         address = {**remote.descriptor.address, "connections": asked}
 
@@ -338,4 +338,4 @@ def test_a_peer_that_asks_for_a_strange_number_of_connections_gets_what_is_possi
 @pytest.mark.parametrize("connections", [0, 17])
 def test_there_is_at_least_one_connection_and_not_any_number(connections: int) -> None:
     with pytest.raises(ValueError, match=f"1 to 16 .*{connections}"):
-        Tcp(connections=connections)
+        TcpBackend(connections=connections)

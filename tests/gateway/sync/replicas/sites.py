@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from pdgate.cluster.directory import StoreAway
-from pdgate.gateway.sync.replicas.base import LoadEntries, Stream
-from pdgate.gateway.sync.replicas.exchange import LEASE_SECONDS, Exchange
+from pdgate.gateway.sync.replicas.base import LoadEntries, ReplicaStream
+from pdgate.gateway.sync.replicas.exchange import LEASE_SECONDS, ReplicaExchange
 from pdgate.gateway.sync.replicas.load import FarLoad
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoint import Endpoint
@@ -61,7 +61,7 @@ class Told:
         return ToldStream(self)
 
 
-class ToldStream(Stream):
+class ToldStream(ReplicaStream):
     def __init__(self, told: Told) -> None:
         self._told, self._read = told, 0
 
@@ -86,7 +86,7 @@ class Process:
         self.endpoints = Endpoints(ENGINES)
         self.load = FarLoad(self.endpoints, gateway)
         self.entries = table.seen_by(f"{gateway}{name}")
-        self.exchange = Exchange(self.load, self.entries, table.clock)
+        self.exchange = ReplicaExchange(self.load, self.entries, table.clock)
 
     def endpoint(self, engine: int = 0) -> Endpoint:
         endpoint = self.endpoints.get(f"e{engine}")

@@ -15,7 +15,7 @@ from pdgate.gateway.sync.replicas.exchange import (
     ReplicaStatus,
 )
 from pdgate.gateway.sync.shared_store import StoreState
-from pdgate.scheduling.neighbours import Shared
+from pdgate.scheduling.neighbours import SharedEndpoint
 from tests.gateway.sync.replicas.sites import ENGINES, Process, Table
 from tests.support.clock import Clock
 
@@ -58,7 +58,7 @@ async def test_workers_of_one_gateway_leave_each_other_to_their_memory(table: Ta
     """They tell each other sooner; through Redis their calls would count twice."""
     one, sibling, other = Process(table, "a", "1"), Process(table, "a", "2"), Process(table, "b")
     with one.call(), sibling.call():
-        shared = Shared.of(sibling.endpoint())
+        shared = SharedEndpoint.of(sibling.endpoint())
         shared.take_in(sibling.endpoint(), shared.near, 1, 10, 10, 0)
         await round_(one, sibling, other)
 

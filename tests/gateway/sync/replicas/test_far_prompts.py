@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.gateway.sync.replicas import far_prompts
-from pdgate.gateway.sync.replicas.base import Stream
+from pdgate.gateway.sync.replicas.base import ReplicaStream
 from pdgate.gateway.sync.replicas.far_prompts import FarPrompts
 from pdgate.gateway.sync.replicas.prompts import BadPrompts, decode, encode, sent
 from pdgate.protocols.call import Call
@@ -29,7 +29,7 @@ def prompt(*blocks: int) -> Call:
 
 
 class Replica:
-    def __init__(self, told: Told | Stream, gateway: str, *, asks: bool = True) -> None:
+    def __init__(self, told: Told | ReplicaStream, gateway: str, *, asks: bool = True) -> None:
         self.index = PrefixIndex()
         self.endpoints = Endpoints(ENGINES)
         stream = told.seen() if isinstance(told, Told) else told

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.call_stats import CallStats
-from pdgate.gateway.metrics.family import Counter, Gauge, Merge, Samples
+from pdgate.gateway.metrics.family import Counter, Gauge, SampleMerge, Samples
 from pdgate.gateway.metrics.histogram import Histogram
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.wiring.metrics import registry_of, together
@@ -101,8 +101,8 @@ def test_an_engine_is_up_if_any_worker_may_call_it(tmp_path: Path) -> None:
 def test_a_new_metric_is_a_declaration_and_an_increment(tmp_path: Path) -> None:
     """Made up here, and shown and merged with nothing else said of it anywhere."""
     surprises = Counter("pdgate_surprises", "Of a kind.", ("kind",))
-    queue = Gauge("pdgate_queue", "A part in each worker.", merge=Merge.SUM)
-    lead = Gauge("pdgate_lead", "The same in all workers.", ("of",), merge=Merge.MAX)
+    queue = Gauge("pdgate_queue", "A part in each worker.", merge=SampleMerge.SUM)
+    lead = Gauge("pdgate_lead", "The same in all workers.", ("of",), merge=SampleMerge.MAX)
     workers = []
     for number in (1, 2):
         stats = CallStats(())

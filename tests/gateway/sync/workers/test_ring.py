@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.gateway.sync.workers.ring import LONGEST, Reader, Ring
+from pdgate.gateway.sync.workers.ring import LONGEST, Ring, RingReader
 
 SLOTS = 64
 LONGEST_WORDS = SLOTS // LONGEST
@@ -26,7 +26,7 @@ def message(number: int, length: int) -> "array[int]":
 @given(st.lists(st.tuples(st.integers(1, LONGEST_WORDS - 2), st.booleans()), max_size=60))
 def test_a_reader_that_keeps_up_gets_all_in_order(steps: list[tuple[int, bool]]) -> None:
     shared = memory()
-    ring, reader = Ring(shared), Reader(shared)
+    ring, reader = Ring(shared), RingReader(shared)
     sent, got, behind = [], [], 0
     for number, (length, reads) in enumerate(steps):
         behind += length + 2
@@ -45,7 +45,7 @@ def test_who_comes_later_hears_of_what_comes_later() -> None:
     shared = memory()
     ring = Ring(shared)
     ring.write(message(1, 3))
-    reader = Reader(shared)
+    reader = RingReader(shared)
     ring.write(message(2, 3))
 
     assert list(reader.news()) == [message(2, 3)]
@@ -54,7 +54,7 @@ def test_who_comes_later_hears_of_what_comes_later() -> None:
 
 def test_who_falls_behind_goes_on_with_what_comes_next() -> None:
     shared = memory()
-    ring, reader = Ring(shared), Reader(shared)
+    ring, reader = Ring(shared), RingReader(shared)
     for number in range(10):
         ring.write(message(number, LONGEST_WORDS - 2))
     assert list(reader.news()) == []
@@ -66,7 +66,7 @@ def test_who_falls_behind_goes_on_with_what_comes_next() -> None:
 
 def test_what_is_too_long_is_not_written() -> None:
     shared = memory()
-    ring, reader = Ring(shared), Reader(shared)
+    ring, reader = Ring(shared), RingReader(shared)
     ring.write(message(1, LONGEST_WORDS - 1))
 
     assert list(reader.news()) == []
@@ -99,13 +99,13 @@ def test_a_message_that_is_seen_byte_by_byte_is_seen_whole_or_not_at_all(backwar
     memory_ = Bytes()
     ring = Ring(memory_.written)
     memory_.show(memory_.pending())
-    there = Reader(memory_.seen)
+    there = RingReader(memory_.seen)
     got: list[array[int]] = []
     for number in range(1, 40):
         ring.write(numbered(number))
         for at in sorted(memory_.pending(), reverse=backwards):
             memory_.show([at])
-            fresh = list(Reader(memory_.seen).news())
+            fresh = list(RingReader(memory_.seen).news())
             assert fresh == []
             got += there.news()
             assert all(message == numbered(message[0] & 0xFF) for message in got)
@@ -128,7 +128,7 @@ def test_in_whatever_order_bytes_are_seen_no_message_is_torn_and_every_reader_co
     memory_ = Bytes()
     ring = Ring(memory_.written)
     memory_.show(memory_.pending())
-    reader = Reader(memory_.seen)
+    reader = RingReader(memory_.seen)
     got: list[array[int]] = []
     number = 0
     for _ in range(writes):
@@ -159,7 +159,7 @@ def test_a_counter_that_is_seen_before_its_message_makes_nobody_spin() -> None:
     memory_ = Bytes()
     ring = Ring(memory_.written)
     memory_.show(memory_.pending())
-    reader = Reader(memory_.seen)
+    reader = RingReader(memory_.seen)
     ring.write(numbered(4))
     memory_.show(range(16))
 
@@ -170,6 +170,6 @@ def test_a_counter_that_is_seen_before_its_message_makes_nobody_spin() -> None:
 
 @given(st.binary(min_size=8 * (SLOTS + 2), max_size=8 * (SLOTS + 2)))
 def test_memory_of_any_content_ends_a_look(content: bytes) -> None:
-    reader = Reader(memoryview(content))
+    reader = RingReader(memoryview(content))
 
     assert list(islice(reader.news(), SLOTS + 1)) == []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pdgate.gateway.sync.workers import table
 from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
-from pdgate.gateway.sync.workers.table import ROW_WORDS, ROWS, TABLE_BYTES, Table, View, key_of
+from pdgate.gateway.sync.workers.table import ROW_WORDS, ROWS, TABLE_BYTES, Table, TableView, key_of
 
 KEYS = [key_of("instance", name) for name in "abcdef"]
 numbers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4)
@@ -27,7 +27,7 @@ def test_readers_see_what_was_written_last_of_those_that_are_there(
 ) -> None:
     """None takes a row back; a reader that looks again only after changes misses nothing."""
     memory = memoryview(bytearray(TABLE_BYTES))
-    writer, reader = Table(memory), View(memory)
+    writer, reader = Table(memory), TableView(memory)
     there: dict[int, memoryview] = {}
     expected: dict[int, list[int]] = {}
     seen, rows = reader.changes, reader.rows()

@@ -12,8 +12,8 @@ from pdgate.lab.simulator.bound import SERVED, bound, capacity
 from pdgate.lab.simulator.bound.needs import pools
 from pdgate.lab.simulator.hardware import PRESETS
 from pdgate.lab.simulator.synthetic import conversations
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, Ask, faster, hashed
-from pdgate.lab.simulator.world import Plan, run
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall, faster, hashed
+from pdgate.lab.simulator.world import WorldPlan, run
 from pdgate.scheduling.disaggregation import Always, Never, UncachedTokensAbove
 from pdgate.scheduling.policy_context import Targets
 
@@ -22,9 +22,9 @@ TARGETS = Targets(5.0, 0.025)
 POLICIES = ("slo", "prefix_then_load", "least_loaded", "round_robin")
 
 
-def calls(random: Random, count: int, per_second: float, shared: float) -> list[Ask]:
+def calls(random: Random, count: int, per_second: float, shared: float) -> list[TraceCall]:
     """At random times, a part of which begins as an earlier one does."""
-    at, fresh, asks = 0.0, 0, list[Ask]()
+    at, fresh, asks = 0.0, 0, list[TraceCall]()
     for _ in range(count):
         at += random.expovariate(per_second)
         blocks = list[int]()
@@ -36,11 +36,11 @@ def calls(random: Random, count: int, per_second: float, shared: float) -> list[
         while len(blocks) < tokens // BLOCK_TOKENS:
             fresh += 1
             blocks.append(hashed(fresh))
-        asks.append(Ask(at, tokens, random.randint(1, 200), tuple(blocks)))
+        asks.append(TraceCall(at, tokens, random.randint(1, 200), tuple(blocks)))
     return asks
 
 
-def in_time(plan: Plan, asks: Sequence[Ask]) -> int:
+def in_time(plan: WorldPlan, asks: Sequence[TraceCall]) -> int:
     return sum(outcome.good(plan.targets) for outcome in run(plan, asks).outcomes)
 
 
@@ -66,7 +66,7 @@ def test_no_run_exceeds_it(
     """Also where caches are full, answers crowd, and engines do either."""
     asks = calls(Random(seed), 40, load * sum(engines), shared)
     prefills, decodes, both = engines
-    plan = Plan(
+    plan = WorldPlan(
         policy, policy, prefills, decodes, SMALL, Targets(5.0, tpot), rule, both=both, seed=seed
     )
     limit = bound(plan, asks)
@@ -81,7 +81,7 @@ def test_it_is_within_a_tenth_of_the_best_of_all_orders() -> None:
     for seed in range(32):
         random = Random(seed)
         count = random.randint(8, 12)
-        plan = Plan(prefills=2, decodes=1, targets=TARGETS)
+        plan = WorldPlan(prefills=2, decodes=1, targets=TARGETS)
         asks = calls(random, count, random.choice([2.0, 6.0, 16.0, 40.0]), 0.3)
 
         best, limit = exhaustive(plan, asks), bound(plan, asks).in_time
@@ -91,11 +91,11 @@ def test_it_is_within_a_tenth_of_the_best_of_all_orders() -> None:
     assert limits <= 1.1 * bests
 
 
-def exhaustive(plan: Plan, asks: Sequence[Ask]) -> int:
+def exhaustive(plan: WorldPlan, asks: Sequence[TraceCall]) -> int:
     """How many of the calls two prefill engines can read in time, one after the other."""
     hardware, window, count = plan.hardware, pools(plan).window, len(asks)
 
-    def seconds(call: Ask, earlier: Sequence[Ask]) -> float:
+    def seconds(call: TraceCall, earlier: Sequence[TraceCall]) -> float:
         have = {block for other in earlier for block in other.blocks}
         begins = 0
         for block in call.blocks[: (call.prompt_tokens - 1) // BLOCK_TOKENS]:
@@ -139,10 +139,10 @@ def test_a_smaller_cache_and_fewer_decodes_make_it_less() -> None:
     """Both sides and the cache count, also where prefill alone has time for all."""
     # Sixteen programs in turn, each with a beginning of its own that takes more than a second to read.
     asks = [
-        Ask(n / 2, 20_500, 400, tuple(hashed(100 * (n % 16) + block) for block in range(40)))
+        TraceCall(n / 2, 20_500, 400, tuple(hashed(100 * (n % 16) + block) for block in range(40)))
         for n in range(200)
     ]
-    plenty = Plan(prefills=1, decodes=2, targets=TARGETS)
+    plenty = WorldPlan(prefills=1, decodes=2, targets=TARGETS)
     forgetful = replace(plenty, hardware=replace(SMALL, kv_tokens=25_000))
 
     # The beginnings alone take longer than until they are first due.
@@ -153,7 +153,10 @@ def test_a_smaller_cache_and_fewer_decodes_make_it_less() -> None:
 
 
 def test_capacity_is_where_it_is_nearly_all() -> None:
-    asks, plan = conversations(300, 3.4, Random(2)), Plan(prefills=2, decodes=2, targets=TARGETS)
+    asks, plan = (
+        conversations(300, 3.4, Random(2)),
+        WorldPlan(prefills=2, decodes=2, targets=TARGETS),
+    )
 
     speed = capacity(plan, asks)
 

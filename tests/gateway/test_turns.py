@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from pdgate.gateway.front import turns
-from pdgate.gateway.front.turns import ParseTurns
+from pdgate.gateway import turns
+from pdgate.gateway.turns import ParseTurns
 
 
 class Taker:

@@ -1,8 +1,8 @@
 """Turns of connections: what has come and is not parsed yet is parsed in turn, a little in each turn of the loop.
 
-One queue for all connections of a process. A slice of the worst kind, chunks of two bytes, takes 10 ms;
-with 300 connections that have one each a turn of the event loop would take 3 s, and a good client's call
-several of them. So all slices together have TURN_SECONDS, and one of them always runs.
+One queue for all connections of clients of a process, and one for those to its engines. A slice of the worst kind,
+chunks of two bytes, takes 10 ms; with 300 connections that have one each a turn of the event loop would take 3 s, and
+a good client's call several of them. So all slices together have TURN_SECONDS, and one of them always runs.
 """
 
 import asyncio

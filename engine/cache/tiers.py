@@ -1,0 +1,172 @@
+"""Tiers of KV blocks beyond an engine's own pages: folders that engines of a host, or of a file system, share.
+
+    pages    an engine's own                 a block is forgotten when its page is taken anew
+    host     a folder in memory (tmpfs)      shared, and gone with the machine
+    disk     a folder                        shared, and there after a restart
+
+A full block is copied and written to every tier in the background; where the pages have lost it, it is read from the first tier
+that has it, and written to those that have not. What cannot be read whole is a miss, and is removed. A block's name is
+a hash of the model, the shape of its pages, the salt, and all tokens up to its end (prefix.py): equal names, equal KV.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Full, Queue
+from threading import Thread
+from typing import Final
+
+from pdgate import __version__
+from pdgate.engine.cache.tier_spec import TierSpec
+from pdgate.engine.hand_over.blocks import NamedBlocks
+from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 256
+"""Blocks that are still to be written; beyond these none is taken."""
+LOOKS: Final = 64
+"""After each such part of a tier's bytes that was written here, it is seen to that it has no more."""
+CLOSE_SECONDS: Final = 5
+"""For what waits at the end; a disk that hangs keeps no engine longer."""
+
+
+def weights_of(root: str) -> str:
+    """What changes where a model's files do, or what is computed with them."""
+    files = sorted(Path(root).glob("*.json")) + sorted(Path(root).glob("*.safetensors"))
+    found = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return f"{__version__}\0{root}\0{found}"
+
+
+@dataclass(slots=True)
+class Counts:
+    """Blocks since the start; written on two threads, each its own fields.
+
+    Attributes:
+        dropped: Not written, as too many waited.
+        failed: Not written, as the folder could not be.
+        broken: Files that were no block.
+    """
+
+    hits: int = 0
+    written: int = 0
+    dropped: int = 0
+    failed: int = 0
+    broken: int = 0
+
+
+class Tier:
+    def __init__(self, spec: TierSpec) -> None:
+        """Raises OSError, ValueError for a folder that cannot be had."""
+        self.medium = spec.medium
+        self.counts = Counts()
+        self._store = BlockStore(folder_of(spec.folder), spec.most_bytes)
+        self._store.make_room()
+        self._unlooked = 0
+        self._look_after = spec.most_bytes // LOOKS
+        self._fails = False
+
+    def has(self, name: str) -> bool:
+        return self._store.has(name)
+
+    def get(self, name: str, size: int) -> memoryview | None:
+        try:
+            pages = self._store.get(name, size)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self.counts.broken += 1
+            log.warning("KV tier %s: %s", self.medium, error)
+            with suppress(OSError):
+                self._store.remove(name)
+            return None
+        self.counts.hits += 1
+        return pages
+
+    def put(self, name: str, pages: bytes) -> None:
+        try:
+            written = self._store.put(name, pages)
+            self._unlooked += written
+            if self._unlooked >= self._look_after:
+                self._unlooked = 0
+                self._store.make_room()
+        except OSError as error:
+            self.counts.failed += 1
+            if not self._fails:
+                log.warning("KV tier %s cannot be written: %s", self.medium, error)
+            self._fails = True
+            return
+        self.counts.written += written > 0
+        self._fails = False
+
+
+class Tiers:
+    """
+    Args:
+        tiers: From the fastest on.
+        of: What else makes KV what it is: weights_of.
+    """
+
+    def __init__(self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str) -> None:
+        self.tiers = tiers
+        self._blocks = blocks
+        at = blocks.layout
+        shape = (at.layers, at.kv_heads, at.block_tokens, at.head_dim, at.planes, at.tp, at.dtype)
+        self._of = f"{of}\0{shape}\0".encode()
+        self._writing: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Blocks that are put are written until the end of this."""
+        thread = Thread(target=self._write, name="pdgate-kv-tiers", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            with suppress(Full):
+                self._writing.put(None, timeout=CLOSE_SECONDS)
+            thread.join(CLOSE_SECONDS)
+
+    def has(self, full: bytes) -> bool:
+        name = self._name(full)
+        return any(tier.has(name) for tier in self.tiers)
+
+    def get(self, full: bytes, block_id: int) -> bool:
+        """Fill a block, if a tier has what belongs there."""
+        name = self._name(full)
+        for tier in self.tiers:
+            pages = tier.get(name, self._blocks.layout.block_bytes)
+            if pages is not None:
+                self._blocks.write(block_id, pages)
+                return True
+        return False
+
+    def put(self, full: bytes, block_id: int) -> None:
+        """A copy of a block that is full goes to every tier."""
+        name = self._name(full)
+        missing = [tier for tier in self.tiers if not tier.has(name)]
+        if missing:
+            pages = self._blocks.read(block_id)
+            for tier in missing:
+                self._later(tier, name, pages)
+
+    def _later(self, tier: Tier, name: str, pages: bytes) -> None:
+        try:
+            self._writing.put_nowait(lambda: tier.put(name, pages))
+        except Full:
+            tier.counts.dropped += 1
+
+    def _write(self) -> None:
+        while (write := self._writing.get()) is not None:
+            try:
+                write()
+            except (
+                Exception
+            ):  # the last stop of a thread: blocks that come later are still to be written
+                log.exception("a KV tier could not be written")
+
+    def _name(self, full: bytes) -> str:
+        return hashlib.sha256(self._of + full).hexdigest()

@@ -1,0 +1,14 @@
+"""Batch API: files of calls, served at the lowest urgency, and files of their answers.
+
+objects     files and batches, as clients read them
+lines       one line: a call, or why it is none; its answer, or its error
+state       what is kept of them: the contract
+sqlite      the state in a file of SQLite
+blobs       contents of files, in a folder or at a storage
+archive     those, for the event loop
+upload      a form with a file, written as it comes
+routes      /v1/files and /v1/batches
+answering   one line through the service, until it has its answer
+reading     lines of an input, as memory allows
+runner      the one process that serves batches
+"""

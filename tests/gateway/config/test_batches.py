@@ -1,0 +1,36 @@
+"""Settings of the Batch API that cannot be, each a sentence that names the key."""
+
+from pathlib import Path
+
+import pytest
+
+from pdgate.gateway.config import ConfigError, Settings
+from pdgate.gateway.config.checks import check
+from pdgate.gateway.config.sections import Batch
+
+
+@pytest.mark.parametrize(
+    ("folder", "storage", "sentence"),
+    [
+        ("", "memory://x", "'batch.storage' needs 'batch.folder'"),
+        ("here", "nope://x", "'batch.storage': Protocol not known: nope"),
+        ("file/below", "", "'batch.folder': cannot make"),
+    ],
+)
+def test_what_cannot_be_is_named(folder: str, storage: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    section = Batch(folder=folder and str(tmp_path / folder), storage=storage)
+
+    with pytest.raises(ConfigError) as error:
+        check(Settings(batch=section))
+
+    assert sentence in str(error.value)
+
+
+def test_a_storage_is_not_asked_at_the_start(tmp_path: Path) -> None:
+    """It may be away; the folder is made."""
+    storage = "s3://bucket/folder"
+
+    check(Settings(batch=Batch(folder=str(tmp_path / "a" / "b"), storage=storage)))
+
+    assert (tmp_path / "a" / "b").is_dir()
