@@ -25,7 +25,7 @@ from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.incoming import IncomingBody
-from pdgate.gateway.front.limits import LINGER_SECONDS
+from pdgate.gateway.front.limits import LINGER_SECONDS, check_host
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.front.response_head import CommonHeadLines, answer_head, streams
 from pdgate.gateway.intake import TAKEN
@@ -126,6 +126,9 @@ class Front:
         request_headers = RequestHeaders(scope["headers"])
         try:
             client.unread = receive
+            if request_headers.twice:
+                # HTTP/2 has none: the server says which authority was asked.
+                check_host(request_headers.all, may_be_absent=True)
             key_state = self.service.screen(request_headers)
             scope.setdefault("state", {})[LET_IN] = True
             body = await self._read_body(request_headers, request, incoming)

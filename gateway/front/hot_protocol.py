@@ -254,7 +254,10 @@ class HotProtocol(asyncio.Protocol):
         if self._deaf:
             return
         if self._is_hot():
-            self.cycle = self._serving = cycle = HotCycle(self, RequestHeaders(self.headers))
+            headers = RequestHeaders(self.headers)
+            if headers.twice or b"host" not in headers.named:
+                limits.check_host(self.headers)
+            self.cycle = self._serving = cycle = HotCycle(self, headers)
             cycle.begin()
         else:
             self._begin_asgi()
@@ -553,6 +556,7 @@ class HotProtocol(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{version} is not spoken here")
+        limits.check_host(self.headers, may_be_absent=version == "1.0")
         self.check_framing(self.headers)
         self.cycle = cycle = AsgiCycle(
             self, parser.get_method(), old=version == "1.0", keep_alive=parser.should_keep_alive()
