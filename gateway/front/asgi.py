@@ -127,8 +127,7 @@ class Front:
         try:
             client.unread = receive
             if request_headers.twice:
-                # HTTP/2 has none: the server says which authority was asked.
-                check_host(request_headers.all, may_be_absent=True)
+                check_host(request_headers.all)
             key_state = self.service.screen(request_headers)
             scope.setdefault("state", {})[LET_IN] = True
             body = await self._read_body(request_headers, request, incoming)

@@ -255,7 +255,7 @@ class HotProtocol(asyncio.Protocol):
             return
         if self._is_hot():
             headers = RequestHeaders(self.headers)
-            if headers.twice or b"host" not in headers.named:
+            if headers.twice:
                 limits.check_host(self.headers)
             self.cycle = self._serving = cycle = HotCycle(self, headers)
             cycle.begin()
@@ -556,7 +556,7 @@ class HotProtocol(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{version} is not spoken here")
-        limits.check_host(self.headers, may_be_absent=version == "1.0")
+        limits.check_host(self.headers)
         self.check_framing(self.headers)
         self.cycle = cycle = AsgiCycle(
             self, parser.get_method(), old=version == "1.0", keep_alive=parser.should_keep_alive()

@@ -89,10 +89,11 @@ async def test_the_same_on_other_routes() -> None:
 
 
 @pytest.mark.parametrize("line", [b"POST " + CHAT.encode(), b"GET /health", b"POST /v1/rerank"])
-@pytest.mark.parametrize("hosts", [b"", b"host: a\r\nhost: a\r\n", b"host: a\r\nHOST: b\r\n"])
-async def test_a_request_has_one_host(line: bytes, hosts: bytes) -> None:
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize("hosts", [b"host: a\r\nhost: a\r\n", b"host: a\r\nHOST: b\r\n"])
+async def test_a_request_has_one_host(line: bytes, hosts: bytes, version: bytes) -> None:
     """Of two a proxy before us may have obeyed the other one (RFC 9112, section 3.2)."""
-    request = line + b" HTTP/1.1\r\n" + hosts + b"content-length: 2\r\n\r\n{}" + SECOND
+    request = line + b" HTTP/%s\r\n" % version + hosts + b"content-length: 2\r\n\r\n{}" + SECOND
     async with gateway_of(Engine(Role.PLAIN)) as gateway:
         answer = await said(gateway, request)
 
@@ -100,13 +101,6 @@ async def test_a_request_has_one_host(line: bytes, hosts: bytes) -> None:
         assert answer.count(b"HTTP/1.1 ") == 1
         assert b"one Host header" in answer
         assert not gateway.engines[0].calls
-
-
-async def test_http_1_0_needs_no_host_and_has_no_two() -> None:
-    async with gateway_of() as gateway:
-        assert b" 200 " in (await said(gateway, b"GET /health HTTP/1.0\r\n\r\n"))[:13]
-        two = b"GET /health HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n"
-        assert b" 400 " in (await said(gateway, two))[:13]
 
 
 async def test_a_request_after_the_last_one_is_none() -> None:
