@@ -17,6 +17,7 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.place import place_of
+from pdgate.gateway.apis.media_names import kept_apart
 from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
@@ -115,8 +116,10 @@ class Service:
                 call = placed(call, self._fleet, key_state)
             place = None if self.gate is None else place_of(call, headers, key_state)
             if key_state is not None:
-                if key_state.key.models and call.passed is None:
-                    check_fields(call)
+                if call.passed is None:
+                    if key_state.key.models:
+                        check_fields(call)
+                    call = kept_apart(call, key_state.name)
                 key_state.enter(call.model)
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
