@@ -21,7 +21,7 @@ import msgspec
 
 from pdgate.protocols.call import Call, encode
 from pdgate.protocols.errors import BadRequest
-from pdgate.protocols.fields import UNREADABLE, Json, Raw
+from pdgate.protocols.fields import UNREADABLE, Raw
 
 FEATURES: Final = "features"
 CONTENTS: Final = frozenset(
@@ -45,7 +45,7 @@ _hashes = msgspec.json.Decoder(dict[str, list[str | None]])
 def kept_apart(call: Call, tenant: str) -> Call:
     """The call with names that are `tenant`'s alone. Raises BadRequest for more parts than one may have, and no JSON."""
     body = call.body
-    changed: Json = {}
+    changed: dict[str, Any] = {}
     for name in body:
         held = body[name]
         if (name in CONTENTS or name == FEATURES) and isinstance(held, Raw) and _may_name(held):

@@ -24,7 +24,8 @@ def said(call: Call) -> Any:
 
 
 def test_a_part_keeps_all_but_its_name() -> None:
-    message = {"role": "user", "content": [{"type": "text", "text": "uuid"}, PICTURE], "x": 1}
+    parts: list[dict[str, Any]] = [{"type": "text", "text": "uuid"}, PICTURE]
+    message = {"role": "user", "content": parts, "x": 1}
     call = call_of(encode({"messages": [message], "tools": [{"uuid": "logo"}]}))
 
     found = said(kept_apart(call, "a"))
@@ -32,9 +33,8 @@ def test_a_part_keeps_all_but_its_name() -> None:
     named = found["messages"][0]["content"][1].pop("uuid")
     assert named != "logo"
     assert found["tools"] == [{"uuid": "logo"}]
-    expected = {**message, "content": [message["content"][0], {**PICTURE}]}
-    del expected["content"][1]["uuid"]
-    assert found["messages"] == [expected]
+    nameless = {name: held for name, held in PICTURE.items() if name != "uuid"}
+    assert found["messages"] == [{**message, "content": [parts[0], nameless]}]
     assert call.body["messages"] == call_of(encode({"messages": [message]})).body["messages"]
 
 
