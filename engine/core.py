@@ -141,6 +141,9 @@ class EngineCore:
     def sampled(self, request_id: str, token: int) -> None:
         self._post(partial(self._work.sampled, request_id, token))
 
+    def came_along(self, request_id: str, state: bytes) -> None:
+        self._post(partial(self._work.came_along, request_id, state))
+
     def gave_up(self, request_id: str, error: str) -> None:
         self._post(partial(self._work.gave_up, request_id, error))
 
