@@ -51,6 +51,9 @@ class EngineCore:
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
+        if options is not None and options.tiers is not None and options.journal is not None:
+            # A turn of the core says what became of blocks in the tiers, also where nothing is computed.
+            options.tiers.stir = partial(self._post, lambda: None)
         self._stopping = False
         self._over = False
         self._failed = False

@@ -274,8 +274,12 @@ class Work:
 
     def tell(self) -> None:
         """What became of cached blocks, to those who listen."""
-        if self._options.journal is not None:
-            self._options.journal.flush()
+        journal, tiers = self._options.journal, self._options.tiers
+        if journal is not None:
+            if tiers is not None:
+                for news in tiers.take_news():
+                    journal.beyond(news)
+            journal.flush()
 
     def shut_down(self, why: str, *, failed: bool) -> None:
         """Ends everything. Afterwards no hook is called and no page is touched."""

@@ -142,7 +142,7 @@ def test_answers_are_the_same_where_pages_and_steps_are_short(plain: Engine) -> 
     names = [f"r{n}" for n in range(4)]
     sampling = Sampling(max_tokens=40, temperature=0, ignore_eos=True)
     expected = {name: plain.tokens(ask(name, name + PROMPT, sampling)) for name in names}
-    with running(4, blocks=24, most=10) as guessing:
+    with running(4, blocks=20, most=40) as guessing:
         for name in names:
             guessing.core.submit(ask(name, name + PROMPT, sampling))
         found = guessing.answers(*names)

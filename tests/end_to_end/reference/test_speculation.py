@@ -9,7 +9,7 @@ import pytest
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
 from tests.support.waiting import wait_until
 
-MODEL = ("--model", "pdgate-tiny-mtp", "--served-model-name", "*")
+MODEL = ("--model", "pdgate-tiny-mtp")
 PROMPTS = [
     f"{n} brown foxes jump over the lazy dog, and then over {n} other ones." for n in range(8)
 ]
@@ -43,7 +43,7 @@ def gateway(fleet: Fleet, pair: Pair) -> Iterator[Gateway]:
 
 
 def answers(url: str, **more: Any) -> list[Any]:
-    asked = {"model": "any", "max_tokens": 24, "temperature": 0} | more
+    asked = {"model": MODEL[1], "max_tokens": 24, "temperature": 0} | more
     return [client(url).completions.create(prompt=prompt, **asked).choices[0] for prompt in PROMPTS]
 
 
@@ -97,13 +97,13 @@ def test_chats_tools_and_several_choices_are_the_same(
         message = {"role": "user", "content": PROMPTS[0]}
         tool: Any = {"tools": [TOOL], "tool_choice": "required"}
         called = openai.chat.completions.create(
-            model="any",
+            model=MODEL[1],
             messages=[message],
             temperature=0,
             **tool,  # type: ignore[list-item]
         )
         several = openai.completions.create(
-            model="any", prompt=PROMPTS[1], n=3, seed=9, temperature=0.9, max_tokens=16
+            model=MODEL[1], prompt=PROMPTS[1], n=3, seed=9, temperature=0.9, max_tokens=16
         )
         calls = called.choices[0].message.tool_calls or []
         return [
