@@ -249,7 +249,8 @@ class PrefixIndex:
         """What engines have in tiers counts for what it saves."""
         there: dict[str, list[tuple[float, int]]] = {}
         for tier in sorted(self._beyond, key=self._prices.of):
-            price, longest = self._prices.of(tier), dict[str, int]()
+            price = self._prices.of(tier)
+            longest: dict[str, int] = {}
             for count, owners in self._beyond[tier].matched(blocks):
                 longest.update(dict.fromkeys(owners, self._tokens(count, call)))
             for name, tokens in longest.items():
