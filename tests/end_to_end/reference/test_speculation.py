@@ -43,7 +43,7 @@ def gateway(fleet: Fleet, pair: Pair) -> Iterator[Gateway]:
 
 
 def answers(url: str, **more: Any) -> list[Any]:
-    asked = {"model": MODEL[1], "max_tokens": 24, "temperature": 0} | more
+    asked: dict[str, Any] = {"model": MODEL[1], "max_tokens": 24, "temperature": 0} | more
     return [client(url).completions.create(prompt=prompt, **asked).choices[0] for prompt in PROMPTS]
 
 
@@ -94,13 +94,13 @@ def test_chats_tools_and_several_choices_are_the_same(
 ) -> None:
     def said(url: str) -> list[Any]:
         openai = client(url)
-        message = {"role": "user", "content": PROMPTS[0]}
+        message: Any = {"role": "user", "content": PROMPTS[0]}
         tool: Any = {"tools": [TOOL], "tool_choice": "required"}
         called = openai.chat.completions.create(
             model=MODEL[1],
             messages=[message],
             temperature=0,
-            **tool,  # type: ignore[list-item]
+            **tool,
         )
         several = openai.completions.create(
             model=MODEL[1], prompt=PROMPTS[1], n=3, seed=9, temperature=0.9, max_tokens=16
