@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
 from threading import Thread
@@ -32,6 +32,8 @@ MOST_WAITING: Final = 256
 """Blocks that are still to be written; beyond these none is taken."""
 LOOKS: Final = 64
 """After each such part of a tier's bytes that was written here, it is seen to that it has no more."""
+MOST_TOLD: Final = 4096
+"""After so many blocks that listeners were told of, it is seen which of all are still there: others make room, too."""
 CLOSE_SECONDS: Final = 5
 """For what waits at the end; a disk that hangs keeps no engine longer."""
 
@@ -71,7 +73,8 @@ class Tier:
         self._look_after = spec.most_bytes // LOOKS
         self._looked = False
         self._fails = False
-        self._told: dict[str, TierNews] = {}
+        self._told: dict[str, bytes] = {}
+        self._untold = 0
 
     def tells(self, name: str) -> bool:
         """Whether listeners were told that it has this block."""
@@ -81,10 +84,11 @@ class Tier:
         """What listeners are to be told: of this block, and of those that others have removed. On the writer's thread."""
         found = []
         if block is not None and name not in self._told and self.has(name):
-            self._told[name] = block
+            self._told[name] = block.block_hash
+            self._untold += 1
             found.append(block)
-        if self._looked:
-            self._looked = False
+        if self._looked or self._untold >= MOST_TOLD:
+            self._looked, self._untold = False, 0
             there = self._store.names()
             found += [self._gone(one) for one in [*self._told] if one not in there]
         elif block is None and name in self._told and not self.has(name):
@@ -92,7 +96,7 @@ class Tier:
         return found
 
     def _gone(self, name: str) -> TierNews:
-        return replace(self._told.pop(name), stored=False)
+        return TierNews(self.medium, None, self._told.pop(name), (), "", stored=False)
 
     def has(self, name: str) -> bool:
         return self._store.has(name)
