@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final, TypeVar
 
@@ -83,21 +84,19 @@ def measure(backend_name: str, tp: int, rounds: int) -> DescriptorFigures:
         for _ in range(rounds):
             for memory in decodes:
                 incoming = IncomingPages(memory, source, target, None, time.monotonic() + 30)
-                took, push = timed(lambda of=incoming: of.message("engine", PEER))
+                took, push = timed(partial(incoming.message, "engine", PEER))
                 closed, _ = timed(incoming.close)
                 # What is there besides grants: a message of the same words.
-                wrote, data = timed(lambda of=push: messages.plain(of))
+                wrote, data = timed(partial(messages.plain, push))
                 said.append(wrote)
                 granted.append(took + closed)
-                read, again = timed(lambda of=data: decoded(of))
-                checked, _ = timed(lambda of=again: asked.check(of, shape, backend_name, None))
+                read, again = timed(partial(decoded, data))
+                checked, _ = timed(partial(asked.check, again, shape, backend_name, None))
                 heard.append(read + checked)
-                looked, _ = timed(
-                    lambda of=again: shards.remotes(of.descriptors, shape, backend_name)
-                )
+                looked, _ = timed(partial(shards.remotes, again.descriptors, shape, backend_name))
                 bare = msgspec.structs.replace(again, descriptors=[])
                 few = messages.plain(bare)
-                without, _ = timed(lambda of=few: decoded(of))
+                without, _ = timed(partial(decoded, few))
                 named.append(looked + max(0.0, read - without))
         one = len(msgspec.msgpack.encode(push.descriptors[0]))
         size, fewer = len(data), len(few)

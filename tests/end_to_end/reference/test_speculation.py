@@ -107,7 +107,7 @@ def test_chats_tools_and_several_choices_are_the_same(
         )
         calls = called.choices[0].message.tool_calls or []
         return [
-            [(call.function.name, call.function.arguments) for call in calls],  # type: ignore[union-attr]
+            [(call.function.name, call.function.arguments) for call in calls],
             [choice.text for choice in several.choices],
         ]
 
