@@ -14,6 +14,7 @@ from pdgate.engine.model.load import LoadedModel, load
 from pdgate.engine.request import Sampling
 from pdgate.engine.speculation import TokenState, packed, state_bytes, unpacked
 from pdgate.engine.work import Options
+from pdgate.protocols.dialects import decode_first
 from pdgate.transfer import registry
 from tests.support.core_pairs import Side, side
 from tests.support.engine_cores import ask, layout
@@ -30,16 +31,21 @@ class SpeculatingPair:
         change: What becomes of a state on its way.
     """
 
-    def __init__(self, stack: ExitStack, model: LoadedModel, *, gives: bool = True) -> None:
+    def __init__(
+        self, stack: ExitStack, model: LoadedModel, *, gives: bool = True, queue: str = ""
+    ) -> None:
         size = state_bytes(model.config.hidden_size)
         self.change: Change = lambda state: state
+        self.queued = bool(queue)
+        self._rounds = 0
 
         def one(role: str, options: Options, **settings: Any) -> Side:
             backend = registry.load("shm")
             stack.callback(backend.close)
-            where, named = layout(), {"mover": "threads", **settings}
+            where, named = layout(), {"mover": "threads", "queue": queue, **settings}
+            protocol = "decode-first" if queue else "vllm-kvt"
             return side(
-                stack, role, "vllm-kvt", backend, where, options=options, model=model, **named
+                stack, role, protocol, backend, where, options=options, model=model, **named
             )
 
         self.prefill = one("prefill", Options(), state_bytes=size if gives else None)
@@ -53,10 +59,13 @@ class SpeculatingPair:
 
     def answers(self) -> list[list[int]]:
         at: dict[str, Any] = {"remote_host": "127.0.0.1", "remote_port": self.prefill.port}
+        if self.queued:
+            at = dict(decode_first.QUEUED)
+        self._rounds += 1
         found = []
         for number, prompt in enumerate(PROMPTS):
             # No prompt is found again in the prefix cache, so that each is handed over.
-            body = {"cache_salt": f"{self.change}{number}"}
+            body = {"cache_salt": f"{self._rounds} {number}"}
             request = ask(f"d{number}", prompt, SAMPLING, params=at, body=body)
             found.append(self.decode.engine.tokens(request))
         return found
@@ -133,3 +142,17 @@ def test_decode_goes_without_where_prefill_gives_none(
         assert alone.answers() == expected
         assert counted(alone) == (0, 0, 0)
         assert alone.decode.stats.turns_with_guesses > 0
+
+
+def test_a_state_comes_with_a_prompt_that_went_over_the_queue(
+    pair: SpeculatingPair, model: LoadedModel
+) -> None:
+    pair.change = lambda state: state
+    expected = pair.answers()
+    with ExitStack() as stack:
+        queued = SpeculatingPair(stack, model, queue="memory://of-the-states")
+
+        assert queued.answers() == expected
+        used, right, refused = counted(queued)
+        assert (used, refused) == (len(PROMPTS), 0)
+        assert right > 0
