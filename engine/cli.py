@@ -20,7 +20,10 @@ THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 
 def engine(
     model: Annotated[
-        str | None, typer.Option(help="Folder of a Hugging Face Llama model; none for a tiny one.")
+        str | None,
+        typer.Option(
+            help="Folder of a Hugging Face Llama model, or pdgate-tiny, the default, or pdgate-tiny-mtp."
+        ),
     ] = None,
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="What clients call it; repeatable; * for any name.")
@@ -107,6 +110,12 @@ def engine(
     blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
+    speculate: Annotated[
+        int,
+        typer.Option(
+            help="Tokens to guess and verify beside each that is due; 0 for none, 16 at most."
+        ),
+    ] = 0,
     max_model_len: Annotated[
         int | None,
         typer.Option(help="Longest prompt and answer together; else what the blocks hold."),
@@ -234,6 +243,7 @@ def engine(
             blocks=blocks,
             max_seqs=max_num_seqs,
             max_step_tokens=max_num_batched_tokens,
+            speculate=speculate,
             max_model_tokens=max_model_len,
             default_max_tokens=default_max_tokens or None,
             head_first=head_first,

@@ -37,11 +37,13 @@ class Pages:
         block_ids: In prompt order; block i holds tokens [i * block_tokens, ...).
         tokens: How many leading tokens of the sequence they hold, or shall hold.
         cached_tokens: How many of them the prefix cache gave, so they were not computed.
+        state: What the model made of the last of these tokens (engine/speculation.py), of pages to keep; empty for none.
     """
 
     block_ids: Sequence[int]
     tokens: int
     cached_tokens: int = 0
+    state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,13 @@ class Core(messenger.MessengerCore, Protocol):
         """Prefill sampled this first token of the answer. Comes before `loaded`.
 
         A core that computes the last prompt token in any case ignores it.
+        """
+        return
+
+    def came_along(self, request_id: str, state: bytes) -> None:
+        """Prefill gave this along with the pages, `Pages.state` of its own. Comes before `loaded`.
+
+        A core that guesses no tokens ignores it.
         """
         return
 

@@ -51,6 +51,9 @@ class EngineCore:
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
+        if options is not None and options.tiers is not None and options.journal is not None:
+            # A turn of the core says what became of blocks in the tiers, also where nothing is computed.
+            options.tiers.stir = partial(self._post, lambda: None)
         self._stopping = False
         self._over = False
         self._failed = False
@@ -140,6 +143,9 @@ class EngineCore:
 
     def sampled(self, request_id: str, token: int) -> None:
         self._post(partial(self._work.sampled, request_id, token))
+
+    def came_along(self, request_id: str, state: bytes) -> None:
+        self._post(partial(self._work.came_along, request_id, state))
 
     def gave_up(self, request_id: str, error: str) -> None:
         self._post(partial(self._work.gave_up, request_id, error))

@@ -27,6 +27,7 @@ class LiveRequest:
         chosen: Its connector has it computed here, though a peer was to.
         cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
+        state: Of the last token that is kept, for whoever reads the pages.
     """
 
     job: Job
@@ -37,6 +38,7 @@ class LiveRequest:
     handed: int | None = None
     chosen: bool = False
     cached: int | None = None
+    state: bytes = b""
 
     @property
     def load_never_started(self) -> bool:
@@ -101,13 +103,16 @@ def take_handed(live: LiveRequest) -> Output | None:
 def span(chunk: StepChunk) -> TokenSpan:
     """What the model has to compute for a chunk."""
     job = chunk.job
+    tokens = job.tokens[chunk.start : chunk.end]
+    if chunk.guesses:
+        return TokenSpan([*tokens, *chunk.guesses], chunk.start, job.blocks, WantedLogits.ALL)
     if job.every_logit and chunk.start < job.prompt_tokens:
         wanted = WantedLogits.ALL
     elif chunk.completes and job.goal is None:
         wanted = WantedLogits.LAST
     else:
         wanted = WantedLogits.NONE
-    return TokenSpan(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
+    return TokenSpan(tokens, chunk.start, job.blocks, wanted)
 
 
 def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
@@ -121,6 +126,6 @@ def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
     return Pages(tuple(held), load.tokens, job.hits), skip
 
 
-def pages_to_keep(job: Job, blocks: list[int], layout: Layout) -> Pages:
+def pages_to_keep(job: Job, blocks: list[int], layout: Layout, state: bytes) -> Pages:
     held = blocks[: layout.blocks_for(job.computed)]
-    return Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens))
+    return Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens), state)

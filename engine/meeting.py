@@ -28,6 +28,7 @@ def met(
     made: Made,
     layout: Layout,
     model_root: str,
+    state_bytes: int,
     api_port: int,
     identity: Identity,
     lost: Callable[[str], None],
@@ -35,10 +36,11 @@ def met(
 ) -> tuple[EngineCore, Connector]:
     """A core that is not started, and its connector, which is closed by `closing`.
 
+    `state_bytes`: what a state of the model takes (speculation.py).
     Raises OSError, ValueError, LookupError, TypeError, RankLost.
     """
     if has_ranks(settings):
-        return in_ranks(settings, made, layout, model_root, api_port, lost, closing)
+        return in_ranks(settings, made, layout, model_root, state_bytes, api_port, lost, closing)
     backend = open_backend(settings, identity)
     closing.callback(backend.close)
     regions = [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
@@ -49,7 +51,9 @@ def met(
         layout=layout,
         regions=regions,
         backend=backend,
-        settings=connector_settings(settings, api_port, model_root, identity),
+        settings=connector_settings(
+            settings, api_port, model_root, identity, state_bytes=state_bytes
+        ),
     )
     closing.callback(connector.close)
     return core, connector
@@ -60,6 +64,7 @@ def in_ranks(
     made: Made,
     layout: Layout,
     model_root: str,
+    state_bytes: int,
     api_port: int,
     lost: Callable[[str], None],
     closing: contextlib.ExitStack,
@@ -75,6 +80,7 @@ def in_ranks(
                 api_port,
                 kv_port=0 if place.number else settings.kv_port,
                 model_root=model_root,
+                state_bytes=state_bytes,
                 engine_id=engine_id,
             )
             for place in places(layout)

@@ -33,6 +33,7 @@ def connector_settings(
     model: str,
     identity: Identity,
     *,
+    state_bytes: int | None = None,
     ranks: tuple[int, ...] = (),
     kv_port: int | None = None,
     engine_id: str = "",
@@ -57,6 +58,8 @@ def connector_settings(
         max_seqs=settings.max_seqs,
         engine_id=engine_id or settings.engine_id,
         identity=identity,
+        state_bytes=state_bytes,
+        speculates=settings.speculate > 0,
         ranks=ranks,
         tell_ranks=tell_ranks,
     )

@@ -41,6 +41,7 @@ from pdgate.engine.ranks.crew import RankLost
 from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
+from pdgate.engine.speculation import state_bytes
 from pdgate.engine.starting import layout_of
 from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
@@ -169,6 +170,7 @@ def _core(
                 journal,
                 settings.hash_seed,
                 tiers,
+                settings.speculate,
             ),
             StepPace(
                 settings.min_prefill_ms / 1000,
@@ -188,7 +190,15 @@ def _core(
             from pdgate.engine import meeting
 
             core, connector = meeting.met(
-                settings, made, layout, model.root, api_port, identity, lost, closing
+                settings,
+                made,
+                layout,
+                model.root,
+                state_bytes(model.config.hidden_size),
+                api_port,
+                identity,
+                lost,
+                closing,
             )
             core.connect(connector)
         core.start()

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from pdgate.cluster import address
 from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.model.config import is_built_in
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
@@ -16,6 +17,7 @@ OnFailedLoad = Literal["fail", "recompute"]
 HIGHEST_PORT = 65535
 SPANS = ("lease_seconds", "goodbye_seconds", "min_prefill_ms", "min_token_ms", "min_read_ms")
 NO_PROTOCOL = "plain"
+MOST_GUESSES = 16
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -23,7 +25,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 class EngineSettings:
     """
     Attributes:
-        model: Folder of a Hugging Face Llama model; None for the built-in tiny one.
+        model: Folder of a Hugging Face Llama model, or the name of a built-in one; None for the first of these.
         served_names: What clients may call it; the first is what answers say. Empty for
             the folder's path or the built-in one's name; "*" lets every name pass.
         host: Listened on, and advertised to peers.
@@ -54,6 +56,7 @@ class EngineSettings:
         dp: Data-parallel ranks: engines behind one port, with a core and a cache each.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
+        speculate: How many tokens are guessed and verified beside each that is due; 0 for none.
         max_model_tokens: Longest prompt and answer together; None for what model and
             blocks allow.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
@@ -110,6 +113,7 @@ class EngineSettings:
     blocks: int = 512
     max_seqs: int = 64
     max_step_tokens: int = 512
+    speculate: int = 0
     max_model_tokens: int | None = None
     default_max_tokens: int | None = 128
     head_first: bool = False
@@ -150,10 +154,14 @@ class EngineSettings:
         for port in (self.port, self.kv_port, self.kv_events_port, self.kv_events_replay_port):
             if port is not None and not 0 <= port <= HIGHEST_PORT:
                 raise ValueError(f"{port} is no port; they go from 0 to {HIGHEST_PORT}")
-        if self.model is not None and not (Path(self.model) / "config.json").is_file():
+        if not (is_built_in(self.model) or (Path(self.model or "") / "config.json").is_file()):
             raise ValueError(f"{self.model} is no model: it has no config.json")
         if self.max_seqs > self.max_step_tokens:
             raise ValueError("a step must have a token for each running sequence")
+        if not 0 <= self.speculate <= MOST_GUESSES:
+            raise ValueError(
+                f"an engine guesses 0 to {MOST_GUESSES} tokens: speculate {self.speculate}"
+            )
         if self.role not in get_args(EngineRole):
             raise ValueError(f"unknown role {self.role!r}: {', '.join(get_args(EngineRole))}")
         if self.on_failed_load not in get_args(OnFailedLoad):

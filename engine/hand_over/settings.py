@@ -48,6 +48,9 @@ class ConnectorSettings:
             happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
         ranks: Which of the engine's ranks the regions are, in this order (those of the first
             pipeline stage come first); empty for all of them.
+        state_bytes: What the model's state of a token takes, which goes along with the pages (engine/speculation.py);
+            None where the engine has none to give, and no use for one.
+        speculates: As decode, the engine guesses tokens, from the second on by itself and the first from such a state.
         tell_ranks: Says something to the connectors of the engine's other ranks (`Connector.told`), if there are any;
             they have been told of every request before that this one knows of.
     """
@@ -72,6 +75,8 @@ class ConnectorSettings:
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
+    state_bytes: int | None = None
+    speculates: bool = False
     tell_ranks: Callable[[Any], object] = field(default=lambda _: None, repr=False, compare=False)
     moment: Callable[[], DeviceEvent | None] = field(
         default=lambda: None, repr=False, compare=False
@@ -98,6 +103,11 @@ class ConnectorSettings:
     def speaks_for_all(self) -> bool:
         """Whether this is the engine's only process with ranks, or the first one."""
         return is_first(self.ranks)
+
+    @property
+    def takes_states(self) -> bool:
+        """Whether this process is where the engine's decode side hears of a peer's state."""
+        return self.state_bytes is not None and self.speculates and self.speaks_for_all
 
     def may(self, role: Role) -> bool:
         return self.role in (role, Role.BOTH)

@@ -88,7 +88,37 @@ class Llama:
         `filled` is called with a layer's number as soon as its pages are, which is before
         anything that depends on them is computed.
         """
-        return self._logits(self._computed(spans, memory, filled), spans)
+        return [logits for logits, _ in self.forward_with_states(spans, memory, filled)]
+
+    def forward_with_states(
+        self,
+        spans: Sequence[TokenSpan],
+        memory: PagedKv,
+        filled: Callable[[int], None] | None = None,
+    ) -> list[tuple[Floats, Floats]]:
+        """As `forward`, and beside each span's logits what the last layer made of the same tokens,
+        [t, hidden]; where no logits are wanted, of the last one.
+        """
+        computed = self._computed(spans, memory, filled)
+        ends = np.cumsum([len(span.tokens) for span in spans])
+        states = [
+            computed[end - (len(span.tokens) if span.wanted is WantedLogits.ALL else 1) : end]
+            for span, end in zip(spans, ends, strict=True)
+        ]
+        return list(zip(self._logits(computed, spans), states, strict=True))
+
+    def head(self, states: Floats) -> Floats:
+        """Logits of what the last layer made of some tokens, [t, vocab]."""
+        normed = layers.rms_norm(states, self._norm, self.config.rms_eps)
+        logits: Floats = normed @ self._head
+        if self._bias is not None:
+            logits += self._bias
+        return logits
+
+    def embedding(self, token: int) -> Floats:
+        """What a token is before the first layer, [hidden]."""
+        row: Floats = self._embedding[token]
+        return row
 
     def hidden(self, span: TokenSpan, memory: PagedKv) -> Floats:
         """Fills the pages of a span and returns what the head would read, [t, hidden]."""
@@ -137,11 +167,7 @@ class Llama:
                     pass
             rows.extend(range(begin, end))
             counts.append(end - begin)
-        normed = layers.rms_norm(x[rows], self._norm, self.config.rms_eps)
-        logits: Floats = normed @ self._head
-        if self._bias is not None:
-            logits += self._bias
-        return np.split(logits, np.cumsum(counts)[:-1])
+        return np.split(self.head(x[rows]), np.cumsum(counts)[:-1])
 
 
 def _layer(config: ModelConfig, weights: Weights, index: int) -> _Layer:

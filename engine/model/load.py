@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pdgate.engine.model import builtin, tokenizer, weights
-from pdgate.engine.model.config import ModelConfig, from_hugging_face
+from pdgate.engine.model.config import ModelConfig, from_hugging_face, is_built_in
 from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.tokenizer import Tokenizer
 
@@ -30,10 +30,12 @@ class LoadedModel:
 
 def load(path: str | None, max_positions: int) -> LoadedModel:
     """Raises OSError or ValueError if the folder holds no model that this engine computes."""
-    if path is None:
+    if is_built_in(path):
+        name = path or builtin.NAME
         positions = min(max_positions, builtin.CONFIG.max_positions)
-        decoder = Llama(builtin.CONFIG, builtin.weights(), positions, builtin.bias())
-        return LoadedModel(builtin.NAME, decoder, builtin.tokenizer(), positions)
+        decoder = Llama(builtin.CONFIG, builtin.weights(name), positions, builtin.bias())
+        return LoadedModel(name, decoder, builtin.tokenizer(), positions)
+    assert path is not None
     folder, config = Path(path), config_of(path)
     positions = min(max_positions, config.max_positions)
     decoder = Llama(config, weights.load_folder(folder), positions)
@@ -42,6 +44,6 @@ def load(path: str | None, max_positions: int) -> LoadedModel:
 
 def config_of(path: str | None) -> ModelConfig:
     """As `load`, without the weights."""
-    if path is None:
+    if path is None or is_built_in(path):
         return builtin.CONFIG
     return from_hugging_face(json.loads((Path(path) / "config.json").read_text()))

@@ -81,6 +81,9 @@ class FarCore(Core):
     def sampled(self, request_id: str, token: int) -> None:
         self.say("sampled", request_id, token)
 
+    def came_along(self, request_id: str, state: bytes) -> None:
+        self.say("came_along", request_id, state)
+
     def submit_prefill(
         self,
         request_id: str,
@@ -192,6 +195,7 @@ def open_desk(start: Start, core: FarCore) -> tuple[Desk, RankReady]:
             start.api_port,
             start.model_root,
             identity,
+            state_bytes=start.state_bytes,
             ranks=(start.place.number,),
             kv_port=start.kv_port,
             engine_id=start.engine_id,

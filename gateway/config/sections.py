@@ -280,6 +280,19 @@ class PrefixIndexSection(Section, panel=LIMITS):
     """Memory for it, in each process."""
     kv_tokens: Annotated[Count | None, Setting("In an engine's KV cache.", panel=SCHEDULING)] = None
     """That an engine's KV cache holds, where the engine does not say so itself."""
+    host_price: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Setting("Of a token in the host's memory.", "--kv-host-price", panel=SCHEDULING),
+    ] = 0.1
+    """What a prompt's token costs that an engine has in its host's memory and not in its pages, as a share of
+    computing it. Engines tell of it by KV events."""
+    disk_price: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Setting("Of a token on disk.", "--kv-disk-price", panel=SCHEDULING),
+    ] = 0.4
+    """The same of a disk, and of what lies further away."""
 
 
 class KvEventsSection(Section, panel=ENGINES):

@@ -293,6 +293,12 @@ KV_EVENT_CACHED_BLOCKS: Final = Gauge(
     ("instance", "rank"),
     merge=SampleMerge.MAX,
 )
+KV_EVENT_TIER_BLOCKS: Final = Gauge(
+    "pdgate_kv_event_tier_blocks",
+    "KV blocks that an engine has in a tier beyond its pages, by what it said.",
+    ("instance", "rank", "tier"),
+    merge=SampleMerge.MAX,
+)
 KV_EVENT_LINKS: Final = Gauge(
     "pdgate_kv_event_links",
     "Token blocks of which it is known where in calls' prompts they lie.",
