@@ -240,6 +240,13 @@ class Connector(ABC):
         """What GET /server_info says of us; nothing where there is no such route."""
         return {}
 
+    def routes(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        """Paths that only this protocol has, and what answers a GET, or the object that was POSTed there.
+
+        On the thread of HTTP, and without waiting; each raises ValueError for what means nothing.
+        """
+        return {}
+
     def told(self, word: Any) -> None:
         """Hear what another rank of this engine has said by `ConnectorSettings.tell_ranks`."""
         raise NotImplementedError(f"no rank of {type(self).__name__} says anything to others")
