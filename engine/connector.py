@@ -79,10 +79,16 @@ class Load:
 
     At least one token. The core computes the last prompt token in any case, as it needs its
     logits; unless it is loaded too, and the token after it comes by `Core.sampled`.
+
+    Attributes:
+        keep: What becomes of the pages when the request finishes; None where they are free then.
+        optional: What does not come is computed.
     """
 
     tokens: int
     ticket: Any
+    keep: "Keep | None" = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

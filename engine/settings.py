@@ -44,6 +44,7 @@ class EngineSettings:
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
+        read_back: With vllm-nixl, decode keeps what it has of a turn for the prefill of the next.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
             the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
@@ -101,6 +102,7 @@ class EngineSettings:
     kv_tiers: tuple[str, ...] = ()
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
+    read_back: bool = False
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1

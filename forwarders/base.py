@@ -83,6 +83,7 @@ class Leg(msgspec.Struct, frozen=True):
         passed: What is sent instead of a POST of the body.
         awaits: What else has to be heard of it.
         addressed: Makes its body of the URL at which engines call this gateway back.
+        hears: Called with what of its answer may have fields that are not for clients.
         read: Reads an answer that is no JSON object; raises BadRequest.
     """
 
@@ -95,6 +96,7 @@ class Leg(msgspec.Struct, frozen=True):
     awaits: Awaited | None = None
     addressed: Callable[[str], Json] | None = None
     read: Callable[[bytes], dict[str, Raw]] | None = None
+    hears: Callable[[bytes], None] | None = None
 
 
 Joining = Generator[Leg, Json, None]
@@ -199,6 +201,9 @@ class HandOff(Forwarder):
     ids_field: ClassVar[str] = ""
     """Field of decode's body in which its engine takes the token ids of a chat's prompt (token_ids.py);
     empty where it takes none."""
+
+    reads_back: ClassVar[bool] = False
+    """Whether prefill can read what decode has kept of a turn before (read_back.py)."""
 
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...

@@ -46,6 +46,7 @@ from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
+from pdgate.forwarders.read_back import ChatTurn, KvReadBack
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
 from pdgate.forwarders.releases import Releases
 from pdgate.forwarders.resuming.resume import Resuming
@@ -93,6 +94,7 @@ class Execution:
         encoding: Encodes media before anything else; None where no engine does that.
         joins: Pairs of engines that know each other, where their protocol wants that.
         releases: What is said to prefill engines behind a call.
+        read_back: What decode engines have of earlier turns; None where it is not read back.
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
@@ -110,6 +112,7 @@ class Execution:
         lives: Lives | None = None,
         max_resumes: int = 0,
         early_first_token: bool = False,
+        read_back: bool = False,
     ) -> None:
         self.engines = engines
         self.router = Router(engines, way_of, policy)
@@ -119,11 +122,20 @@ class Execution:
         self.joins = Joins(upstream, self.failed)
         self.releases = Releases(upstream, self.ledger)
         self.encoding: EncodeStage | None = None
+        self.read_back: KvReadBack | None = None
+        self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
+
+    def read_back_is(self, wanted: bool) -> None:
+        """From the next attempt on; what is known of turns ends with it."""
+        if not wanted:
+            self.read_back = None
+        elif self.read_back is None:
+            self.read_back = KvReadBack(self.upstream)
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -210,6 +222,8 @@ class Execution:
         self.ledger.forget(instance_id)
         self.lives.refused(instance_id)
         self.joins.gone(instance_id)
+        if self.read_back is not None:
+            self.read_back.forget(instance_id)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
         """A leg there ended with this."""
@@ -354,6 +368,7 @@ class Attempt:
         prefill: Reserved,
         reply: Json | None = None,
         deliver: Deliver | None = None,
+        turn: ChatTurn | None = None,
     ) -> None:
         """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
@@ -368,7 +383,14 @@ class Attempt:
             to_prefill = forwarder.prefill(call, engine)
             if ids:
                 to_prefill = msgspec.structs.replace(to_prefill, body=asking(to_prefill.body))
+            back = execution.read_back
+            if back is not None and forwarder.reads_back:
+                turn = back.turn(call, self.record.key)
+                if turn is not None:
+                    to_prefill = await back.asked(turn, call, to_prefill, engine)
             reply = await self._ask_prefill(to_prefill, prefill)
+            if turn is not None:
+                turn.prefilled(engine.id, reply)
             if ids and execution.told_ids is not None:
                 execution.told_ids(call, reply)
             if engine.id not in lives.met:
@@ -379,7 +401,7 @@ class Attempt:
                     at_once(reply),
                     self.deliver,
                     self.record,
-                    lambda relay: self._hand_off(forwarder, prefill, said, relay),
+                    lambda relay: self._hand_off(forwarder, prefill, said, relay, turn),
                 )
                 return
         while True:
@@ -394,6 +416,8 @@ class Attempt:
                 if ids:
                     body = handed_on(leg.body, ids, reply)
                     leg = msgspec.structs.replace(leg, body=body)
+                if turn is not None:
+                    leg = msgspec.structs.replace(leg, hears=turn.hears)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
@@ -402,6 +426,8 @@ class Attempt:
                 await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
                 if self.keeps:
                     self._answered = leg
+                if turn is not None and execution.read_back is not None:
+                    execution.read_back.keep(turn, leg.to.id)
                 return
             except EngineRefused as error:
                 if not staged:

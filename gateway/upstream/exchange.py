@@ -515,6 +515,9 @@ class Exchange:
         stream = self._stream
         if stream is None:
             stream = self._stream = ending_of(self.call)
+        hears = self.leg.hears
+        if hears is not None:
+            hears(piece)
         out = stream.feed(piece)
         if stream.gave_up or stream.error:
             if self._sink is None:
@@ -590,6 +593,9 @@ class Exchange:
     def _clear(self, body: bytes) -> None:
         """Takes out of a whole answer what is not for clients."""
         call = self.call
+        hears = self.leg.hears
+        if hears is not None:
+            hears(body)
         if call.api is not None and call.api.kind is not Kind.GENERATES:
             return
         cleared = without_ours(body)
