@@ -93,17 +93,19 @@ class ChatTurn:
 
     def prefilled(self, engine: str, reply: Json) -> None:
         raw = reply.get(FIELD)
-        if isinstance(raw, Raw) and (ids := _read_ids(raw)):
-            self.prefill, self.tokens, self.seal = engine, len(ids), _seal(ids)
+        if isinstance(raw, Raw) and (ids := _read_ids(raw)) and (seal := _seal(ids)):
+            self.prefill, self.tokens, self.seal = engine, len(ids), seal
 
     def hears(self, piece: bytes) -> None:
         """Of decode's answer; a whole one, or what is no usual piece of a stream."""
         if self.said or len(self._half) + len(piece) > MOST_SAID_BYTES:
             self._half = b""
             return
+        if not self._half and piece.startswith(b"{"):
+            # No stream.
+            self._read(piece)
+            return
         *events, self._half = (self._half + piece).split(b"\n\n")
-        if piece.startswith(b"{"):
-            events, self._half = [piece], b""
         for event in events:
             if _NAME in event:
                 self._read(event.removeprefix(b"data:").strip())

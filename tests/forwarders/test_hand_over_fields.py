@@ -491,3 +491,23 @@ def test_sglang_is_told_the_ranks_that_are_configured() -> None:
 def test_sglang_is_told_no_rank_where_none_is_configured() -> None:
     for leg in Sglang(lambda: 8).legs(chat(), P0, D0):
         assert not [name for name in leg.body if name.endswith("dp_rank")]
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"remote_block_ids":[[4,7]],"remote_registration_generation":2}',
+        b'{"remote_block_ids" : [[4, 7]], "lookahead_token_ids":[[1,2],null], "a":{"b":1e-5,"c":1.0}}',
+        b'{"remote_block_ids":[[4,7]],"x":123456789012345678901234567890,"x\\u00e9":"\\ud83d"}',
+    ],
+)
+def test_what_nixls_prefill_says_reaches_decode_byte_for_byte(mode: Mode, said: bytes) -> None:
+    """Of a release to come as well: names that are not known here, spaces, numbers as they are written."""
+    forwarder = registry.load("vllm-nixl", mode)
+    assert isinstance(forwarder, HandOff)
+    reply = parse_object(b'{"kv_transfer_params":%b}' % said)
+
+    leg = forwarder.decode(chat(), P0, D0, reply)
+
+    assert encode(leg.body).endswith(b'"kv_transfer_params":%b}' % said)
