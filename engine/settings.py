@@ -169,6 +169,8 @@ class EngineSettings:
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
+        if self.read_back and (self.protocol != "vllm-nixl" or self.tp * self.pp > 1):
+            raise ValueError("reading back is for engines of vllm-nixl that have one rank")
         for name in ("max_local_prefill", "max_prefill_queue"):
             given = getattr(self, name)
             if given is not None and self.protocol != "decode-first":
