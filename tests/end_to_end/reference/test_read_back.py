@@ -100,20 +100,3 @@ def test_another_tenant_computes_the_same_conversation_anew(site: Site) -> None:
 
     site.say(second, cache_salt="theirs")
     assert site.outcome("sent") == sent
-
-
-def test_a_decode_that_has_let_go_costs_a_computation_and_no_answer(site: Site) -> None:
-    """Its blocks are named, and it does not have them any more: the prefill engine computes them."""
-    first = [{"role": "user", "content": f"{LONG} that is lost"}]
-    said = site.say(first)
-    second = [*first, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
-    kept = site.decode.metric("pdgate_engine_blocks_kept")
-    assert kept > 0
-    site.say(second)
-    again = [
-        *second[:1],
-        {"role": "assistant", "content": said},
-        {"role": "user", "content": "So?"},
-    ]
-
-    assert site.say(again) == site.alone(again)
