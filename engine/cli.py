@@ -77,6 +77,13 @@ def engine(
             help="Receive pages whole from a prefill of another --tp, and transpose (neuron).",
         ),
     ] = False,
+    read_back: Annotated[
+        bool,
+        typer.Option(
+            "--read-back",
+            help="Decode keeps the KV of a turn, and prefill may read it for the next one (vllm-nixl).",
+        ),
+    ] = False,
     transfer: Annotated[
         str,
         typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
@@ -234,6 +241,7 @@ def engine(
             store=kv_store,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
+            read_back=read_back,
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,

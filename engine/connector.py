@@ -81,10 +81,16 @@ class Load:
 
     At least one token. The core computes the last prompt token in any case, as it needs its
     logits; unless it is loaded too, and the token after it comes by `Core.sampled`.
+
+    Attributes:
+        keep: What becomes of the pages when the request finishes; None where they are free then.
+        optional: What does not come is computed.
     """
 
     tokens: int
     ticket: Any
+    keep: "Keep | None" = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,13 @@ class Connector(ABC):
 
     def server_info(self) -> Mapping[str, Any]:
         """What GET /server_info says of us; nothing where there is no such route."""
+        return {}
+
+    def routes(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        """Paths that only this protocol has, and what answers a GET, or the object that was POSTed there.
+
+        On the thread of HTTP, and without waiting; each raises ValueError for what means nothing.
+        """
         return {}
 
     def told(self, word: Any) -> None:

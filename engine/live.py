@@ -48,8 +48,9 @@ class LiveRequest:
 def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
     """A request as it comes in, with what its connector planned."""
     prompt = request.prompt
-    if isinstance(plan, Keep) and plan.max_tokens is not None:
-        request = replace(request, sampling=_shorter(request.sampling, plan.max_tokens))
+    keep = plan.keep if isinstance(plan, Load) else plan if isinstance(plan, Keep) else None
+    if keep is not None and keep.max_tokens is not None:
+        request = replace(request, sampling=_shorter(request.sampling, keep.max_tokens))
     job = Job(
         request.id,
         list(prompt),
@@ -57,14 +58,15 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
         goal=len(prompt) if request.sampling.max_tokens == 0 else None,
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
-        pinned=isinstance(plan, Keep),
+        # What decode keeps is read when it is over, and not before.
+        pinned=isinstance(plan, Keep) or (isinstance(plan, Load) and plan.optional),
         salt=salt_of(request.body),
     )
     return LiveRequest(
         job,
         Generation(request, model.tokenizer, model.positions),
         load=plan if isinstance(plan, Load) else None,
-        keep=plan if isinstance(plan, Keep) else None,
+        keep=keep,
         cached_by_peer=_cached_by_peer(request.params),
         chosen=isinstance(plan, Compute),
     )

@@ -55,6 +55,7 @@ def connector_settings(
         store=settings.store,
         layer_wise=settings.neuron_layer_wise,
         whole_pages=settings.neuron_whole_pages,
+        read_back=settings.read_back,
         max_seqs=settings.max_seqs,
         engine_id=engine_id or settings.engine_id,
         identity=identity,

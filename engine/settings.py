@@ -46,6 +46,7 @@ class EngineSettings:
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
+        read_back: With vllm-nixl, decode keeps what it has of a turn for the prefill of the next.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
             the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
@@ -104,6 +105,7 @@ class EngineSettings:
     kv_tiers: tuple[str, ...] = ()
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
+    read_back: bool = False
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1
@@ -175,6 +177,8 @@ class EngineSettings:
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
+        if self.read_back and (self.protocol != "vllm-nixl" or self.tp * self.pp > 1):
+            raise ValueError("reading back is for engines of vllm-nixl that have one rank")
         for name in ("max_local_prefill", "max_prefill_queue"):
             given = getattr(self, name)
             if given is not None and self.protocol != "decode-first":

@@ -303,7 +303,8 @@ class Work:
         self.stats.loads_failed += 1
         log.warning("KV of %s did not arrive: %s", live.job.id, error)
         # Who computes for a peer was only saved some work, whatever its own clients want.
-        if live.keep is not None or self._options.on_failed_load == "recompute":
+        optional = live.generation is None or (live.load is not None and live.load.optional)
+        if optional or self._options.on_failed_load == "recompute":
             return
         self._scheduler.abort(live.job)
         del self._live[live.job.id]

@@ -41,11 +41,14 @@ from pdgate.forwarders.early import why_not_early
 from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
 from pdgate.forwarders.first_token import FirstTokensDiffer, FirstTokenStream
+from pdgate.forwarders.joins import Joins
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
+from pdgate.forwarders.read_back import ChatTurn, KvReadBack
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
+from pdgate.forwarders.releases import Releases
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retry import (
     FRESH,
@@ -89,6 +92,9 @@ class Execution:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
         encoding: Encodes media before anything else; None where no engine does that.
+        joins: Pairs of engines that know each other, where their protocol wants that.
+        releases: What is said to prefill engines behind a call.
+        read_back: What decode engines have of earlier turns; None where it is not read back.
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
@@ -106,18 +112,30 @@ class Execution:
         lives: Lives | None = None,
         max_resumes: int = 0,
         early_first_token: bool = False,
+        read_back: bool = False,
     ) -> None:
         self.engines = engines
         self.router = Router(engines, way_of, policy)
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.joins = Joins(upstream, self.failed)
+        self.releases = Releases(upstream, self.ledger)
         self.encoding: EncodeStage | None = None
+        self.read_back: KvReadBack | None = None
+        self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
+
+    def read_back_is(self, wanted: bool) -> None:
+        """From the next attempt on; what is known of turns ends with it."""
+        if not wanted:
+            self.read_back = None
+        elif self.read_back is None:
+            self.read_back = KvReadBack(self.upstream)
 
     async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
         """Raises the GatewayError that the client is to see."""
@@ -149,6 +167,7 @@ class Execution:
                     attempt.answering is not None
                     or attempt.reading is not None
                     or (kv is not None and kv.state is not RELEASED)
+                    or attempt.keeps
                 ):
                     attempt.end(None)
                 return
@@ -202,6 +221,9 @@ class Execution:
         """It refuses connections, so its process is gone: what it held, and the name that it had."""
         self.ledger.forget(instance_id)
         self.lives.refused(instance_id)
+        self.joins.gone(instance_id)
+        if self.read_back is not None:
+            self.read_back.forget(instance_id)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
         """A leg there ended with this."""
@@ -221,6 +243,7 @@ class Execution:
             self._differ(failed.call)
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self.lives.decode_failed(failed.prefill)
+            self.joins.doubt(failed.prefill, error.at)
 
     def _differ(self, call: Call) -> None:
         what = call.path, call.model
@@ -246,11 +269,12 @@ class Attempt:
         answering: The same of the engine whose answer is the client's, where it was chosen before.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: The KV that prefill keeps for decode; None where none is kept.
+        keeps: Prefill may keep KV until it is told that it need not.
     """
 
     __slots__ = (
-        "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
-        "record", "route", "state",
+        "_answered", "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "keeps", "kv", "prefill",
+        "reading", "record", "route", "state",
     )  # fmt: skip
 
     def __init__(
@@ -278,6 +302,9 @@ class Attempt:
         self._kept = route.way.kv if route.path == DISAGGREGATED else None
         # When prefill had answered; 0 before that.
         self._read_at = 0.0
+        self.keeps = False
+        # Decode's leg, where its answer is whole and prefill may keep something.
+        self._answered: Leg | None = None
 
     def send(self) -> Awaitable[None]:
         """Sends its legs, and relays the answer to its end. Raises GatewayError.
@@ -318,6 +345,22 @@ class Attempt:
                 if kv is not None and kv.state is not RELEASED:
                     clock = self.record.clock
                     kv.end(error, clock())
+                if self.keeps:
+                    self._release(error)
+
+    def _release(self, error: BaseException | None) -> None:
+        """Prefill is told that it need not keep the KV, unless decode has done that."""
+        self.keeps = False
+        forwarder, reserved = self.route.way.hand_off, self.route.prefill
+        if forwarder is None or reserved is None:
+            return
+        engine = reserved.instance
+        if isinstance(error, EngineRefused) and error.at == engine.id:
+            return
+        leg = forwarder.release(self.call, engine, self._answered)
+        if leg is not None:
+            until = self.record.clock() + forwarder.kv.lease_seconds
+            self._execution.releases.send(leg, self.call, until)
 
     async def _hand_off(
         self,
@@ -325,18 +368,29 @@ class Attempt:
         prefill: Reserved,
         reply: Json | None = None,
         deliver: Deliver | None = None,
+        turn: ChatTurn | None = None,
     ) -> None:
         """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
         ids = ""
         if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
             ids = self.route.way.ids_field
-        engine, lives = prefill.instance, execution.lives
+        engine, lives, way = prefill.instance, execution.lives, self.route.way
         if reply is None:
+            if way.joins and self.answering is not None:
+                await execution.joins.joined(forwarder, engine, self.answering.instance, call)
+            self.keeps = way.releases
             to_prefill = forwarder.prefill(call, engine)
             if ids:
                 to_prefill = msgspec.structs.replace(to_prefill, body=asking(to_prefill.body))
+            back = execution.read_back
+            if back is not None and forwarder.reads_back:
+                turn = back.turn(call, self.record.key)
+                if turn is not None:
+                    to_prefill = await back.asked(turn, call, to_prefill, engine)
             reply = await self._ask_prefill(to_prefill, prefill)
+            if turn is not None:
+                turn.prefilled(engine.id, reply)
             if ids and execution.told_ids is not None:
                 execution.told_ids(call, reply)
             if engine.id not in lives.met:
@@ -347,7 +401,7 @@ class Attempt:
                     at_once(reply),
                     self.deliver,
                     self.record,
-                    lambda relay: self._hand_off(forwarder, prefill, said, relay),
+                    lambda relay: self._hand_off(forwarder, prefill, said, relay, turn),
                 )
                 return
         while True:
@@ -355,17 +409,25 @@ class Attempt:
             if decode is None:
                 decode = execution.router.decode_for(self.route, call, self.state)
                 self.answering = decode
+                if way.joins:
+                    await execution.joins.joined(forwarder, engine, decode.instance, call)
             try:
                 leg = forwarder.decode(call, engine, decode.instance, reply)
                 if ids:
                     body = handed_on(leg.body, ids, reply)
                     leg = msgspec.structs.replace(leg, body=body)
+                if turn is not None:
+                    leg = msgspec.structs.replace(leg, hears=turn.hears)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
             try:
                 await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
+                if self.keeps:
+                    self._answered = leg
+                if turn is not None and execution.read_back is not None:
+                    execution.read_back.keep(turn, leg.to.id)
                 return
             except EngineRefused as error:
                 if not staged:

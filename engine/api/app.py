@@ -1,5 +1,8 @@
 """The engine's routes, spelled as vLLM spells them."""
 
+from collections.abc import Callable
+from typing import Any
+
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -25,6 +28,7 @@ from pdgate.engine.api.messages import MessagesShape
 from pdgate.engine.api.responses import ResponsesShape
 from pdgate.engine.api.service import ANY_NAME, EngineDead, EngineService, wire_id
 from pdgate.engine.metrics import CONTENT_TYPE
+from pdgate.protocols.errors import BadRequest
 
 
 def build(service: EngineService, *more: APIRouter) -> FastAPI:
@@ -87,6 +91,9 @@ def build(service: EngineService, *more: APIRouter) -> FastAPI:
         async def server_info() -> Response:
             return JSONResponse(connector.server_info())
 
+    for path, answers in (connector.routes() if connector else {}).items():
+        _add(app, path, answers)
+
     @app.get("/version")
     async def version() -> Response:
         return JSONResponse({"version": __version__})
@@ -96,6 +103,19 @@ def build(service: EngineService, *more: APIRouter) -> FastAPI:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
     return app
+
+
+def _add(app: FastAPI, path: str, answers: Callable[[fields.Body], Any]) -> None:
+    """A route of the connector's own."""
+
+    async def asked(http: Request) -> Response:
+        body = fields.parse(await http.body()) if http.method == "POST" else {}
+        try:
+            return JSONResponse(answers(body))
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
+
+    app.add_api_route(path, asked, methods=["GET", "POST"])
 
 
 def _card(service: EngineService, name: str) -> dict[str, object]:

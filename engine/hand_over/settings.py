@@ -34,6 +34,7 @@ class ConnectorSettings:
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
+        read_back: With vllm-nixl, decode keeps what it has of a turn, and prefill reads that.
         max_seqs: How many requests the engine serves at once; with neuron, no more than these
             transfer at once.
         engine_id: What peers know this engine by; empty for a new name at each start.
@@ -69,6 +70,7 @@ class ConnectorSettings:
     store: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
+    read_back: bool = False
     max_seqs: int = 64
     engine_id: str = ""
     mover: Literal["process", "threads"] = "process"

@@ -182,6 +182,16 @@ class Settings(Section):
     ] = False
     """A stream begins with prefill's token, while the KV crosses, where that token is decode's as well; no
     other engine can be asked from then on."""
+    read_back: Annotated[
+        bool,
+        Setting(
+            "Prefill reads decode's KV of the last turn.",
+            panel=SCHEDULING,
+            on_reload=OnReload.TIMES,
+        ),
+    ] = False
+    """A conversation's next turn, at a prefill engine that has not read the last one, has it read what decode has
+    of that; for engines of vllm-nixl with bidirectional_kv_xfer."""
     on_prefill_failure: Annotated[
         OnPrefillFailure,
         Setting("recompute: decode reads the prompt.", panel=LIMITS, on_reload=OnReload.TIMES),

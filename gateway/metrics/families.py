@@ -307,6 +307,16 @@ KV_EVENT_LINKS: Final = Gauge(
 TOKENIZED_PROMPTS: Final = Counter(
     "pdgate_tokenized_prompts", "Prompts of which engines were to tell the tokens.", ("outcome",)
 )
+READ_BACKS: Final = Counter(
+    "pdgate_kv_read_backs",
+    "Turns of which a decode engine's KV was known, by what became of it at the next turn.",
+    ("outcome",),
+)
+READ_BACK_TURNS: Final = Gauge(
+    "pdgate_kv_read_back_turns",
+    "Turns whose KV a decode engine keeps for a prefill engine.",
+    merge=SampleMerge.SUM,
+)
 
 # The directory, Redis and other gateways, which every worker sees
 

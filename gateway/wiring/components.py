@@ -58,6 +58,7 @@ def call_path(core: GatewayCore) -> Component:
         partial(metrics.process, core.watchdog),
         partial(metrics.memory, core.crowd),
         partial(metrics.kv, core.ledger, core.lives, core.endpoints),
+        partial(metrics.read_back, core.execution),
         partial(metrics.policies, core.policies.passed_over),
         partial(metrics.predictions, core.endpoints),
         partial(metrics.prefixes, core.index),

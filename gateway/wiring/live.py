@@ -141,6 +141,7 @@ class LiveCallPath:
                 encoding.attempts = wanted.max_attempts
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
             self.core.execution.early_first_token = wanted.early_first_token
+            self.core.execution.read_back_is(wanted.read_back)
 
         return change
 

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.stderr import lines_dropped
+from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admission.gate import Gate
@@ -93,6 +94,14 @@ def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Sa
     yield families.KV_STRANDED.samples(ledger.stranded().items())
     yield families.KV_STRANDINGS.samples(ledger.strandings.items(), fleet)
     yield families.PINNED_ENGINE_ID.samples((name, 1.0) for name in sorted(lives.pinned))
+
+
+def read_back(execution: Execution) -> Iterator[Samples]:
+    """Nothing where it is off."""
+    known = execution.read_back
+    if known is not None:
+        yield families.READ_BACKS.samples(((outcome,), n) for outcome, n in known.outcomes.items())
+        yield families.READ_BACK_TURNS.sample(len(known.turns))
 
 
 def policies(passed_over: Mapping[tuple[Role, str], Counter[str]]) -> Iterator[Samples]:

@@ -98,6 +98,7 @@ def execution_of(
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
         early_first_token=settings.early_first_token,
+        read_back=settings.read_back,
     )
 
 

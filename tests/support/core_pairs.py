@@ -35,6 +35,7 @@ from pdgate.protocols.dialects import tensorrt_llm
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, Engine, ask, tiny
+from tests.support.engine_pair import join
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -59,6 +60,7 @@ ROWS = [
     Row("tpu", Mode.STAGED),
     Row("mori-io", Mode.STAGED, "read"),
     Row("mori-io", Mode.BATCH, "write"),
+    Row("lmdeploy", Mode.STAGED),
     Row("tensorrt-llm", Mode.STAGED, "context-first"),
     Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
@@ -251,6 +253,10 @@ class Crossing:
         self.prefill, self.decode = prefill, decode
         self._forwarder: Forwarder = forwarders.load(row.protocol, row.mode, row.generation)
         self._p, self._d = instances(prefill, decode, row.protocol, row.generation)
+        if row.protocol == "lmdeploy":
+            assert isinstance(prefill.connector, TwoSided)
+            assert isinstance(decode.connector, TwoSided)
+            join(prefill.connector, self._p.url, decode.connector)
 
     @property
     def serial(self) -> bool:

@@ -49,6 +49,13 @@ class Source:
     ranks: Ranks = ALL
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenSource(Source):
+    """Pages of a prompt whose first token came with the call that names them."""
+
+    first_token: int
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Pages to fill: the first `skip` blocks of them are good already."""

@@ -205,3 +205,13 @@ def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
     assert rule_of(ruled) == UncachedTokensAbove()
     assert Targets(**Settings().targets.model_dump()) == Targets()
     assert Limits(**Settings().admission.model_dump()) == Limits()
+
+
+def test_engines_that_one_process_joins_have_a_gateway_of_one_worker() -> None:
+    """Each worker would join the pairs anew, and part those of the other."""
+    engines = [{"role": "prefill", "url": "http://p:1"}, {"role": "decode", "url": "http://d:1"}]
+    keys: dict[str, Any] = {"pdd_protocol": "lmdeploy", "instances": engines}
+
+    assert load(None, {**keys, "listen.workers": 1}).fleet
+    with pytest.raises(ConfigError, match="'workers': engines of lmdeploy are joined by one"):
+        load(None, {**keys, "listen.workers": 2})
