@@ -19,7 +19,9 @@ from pdgate.transfer.base import Backend, Region, TransferError
 from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import CUDA, DeviceMemory, kind
 
-NO_TORCH = "--device computes with PyTorch, which is not installed here: pip install 'pdgate[torch]'"
+NO_TORCH = (
+    "--device computes with PyTorch, which is not installed here: pip install 'pdgate[torch]'"
+)
 
 
 class Tensors:
@@ -116,7 +118,9 @@ def registered(layout: Layout, backend: Backend, tensors: Tensors | None) -> KvP
         try:
             regions = [backend.register(tensors.memory(shard)) for shard in shards]
         except TransferError as error:
-            raise ValueError(f"the KV cache on {tensors.device} cannot be reached: {error}") from error
+            raise ValueError(
+                f"the KV cache on {tensors.device} cannot be reached: {error}"
+            ) from error
         return KvPlaces(regions, KvMemory(layout, shards), tensors.moment)
     # Of the backend, not of PyTorch: another process can map what it allocates, so that movers can move it.
     regions = [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]

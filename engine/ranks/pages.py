@@ -37,7 +37,9 @@ class RanksKv:
             to=[place.number for place in held],
         )
         parts = [answer.value for answer in answers]
-        mixed: Floats = beside(parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), queries)
+        mixed: Floats = beside(
+            parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1), queries
+        )
         return mixed
 
     def _with(self, layer: int) -> list[RankSeat]:

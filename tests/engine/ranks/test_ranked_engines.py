@@ -79,7 +79,9 @@ def ranked(
         made.core = Watched(tiny(), where, memory, made.deliver)
         return made.core
 
-    of, connector = met(settings, core, where, replace(tiny(), root="tiny"), 1, Identity(), lost.append, stack)
+    of, connector = met(
+        settings, core, where, replace(tiny(), root="tiny"), 1, Identity(), lost.append, stack
+    )
     of.connect(connector)
     of.start()
     stack.callback(of.stop)

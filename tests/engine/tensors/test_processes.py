@@ -66,7 +66,6 @@ def test_what_decode_says_is_what_the_engine_on_numpy_says(
     alone, prefill, decode = engines
     moved = decode.metric("pdgate_engine_kv_loaded_bytes")
     where = {
-        "do_remote_prefill": True,
         "remote_host": prefill.kv_host,
         "remote_port": int(prefill.kv_port),
     }
