@@ -16,8 +16,8 @@ from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import HOST
 
 try:
-    import vllm  # type: ignore[import-not-found]
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
+    import vllm
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
         KVConnectorBase_V1,
         KVConnectorHandshakeMetadata,
         KVConnectorMetadata,
@@ -26,11 +26,11 @@ try:
         KVConnectorWorkerMetadata,
         SupportsHMA,
     )
-    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
         KVConnectorPromMetrics,
         KVConnectorStats,
     )
-    from vllm.v1.metrics.utils import (  # type: ignore[import-not-found]
+    from vllm.v1.metrics.utils import (
         create_metric_per_engine,
     )
 except ImportError as error:
@@ -81,7 +81,7 @@ def seat(config: Any, latent: bool) -> Seat:
 
     Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
     """
-    from vllm.distributed.parallel_state import (  # type: ignore[import-not-found]
+    from vllm.distributed.parallel_state import (
         get_pp_group,
         get_tp_group,
     )
@@ -93,7 +93,7 @@ def seat(config: Any, latent: bool) -> Seat:
 
 def gather(mine: Any) -> list[Any]:
     """What each worker of this engine passes, stage by stage. Blocks until all have."""
-    from torch import distributed  # type: ignore[import-not-found]
+    from torch import distributed
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     found = [mine]
@@ -124,7 +124,7 @@ def instruction_set(tensor: Any, latent: bool) -> str:
     if tensor.device.type != "cpu":
         return ""
     import torch
-    from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
+    from vllm.v1.attention.backends import cpu_attn
 
     if latent:
         return "cpu-mla-amx" if torch.cpu._is_amx_tile_supported() else "cpu-mla"
