@@ -12,6 +12,7 @@ import pytest
 from pdgate.transfer import registry
 from pdgate.transfer.base import (
     Backend,
+    Descriptor,
     OutOfBounds,
     PeerLost,
     Range,
@@ -105,6 +106,11 @@ def filled(backend: Backend, length: int) -> Region:
 def state(transfer: Transfer) -> State:
     """Read anew: mypy believes that an attribute stays what it was."""
     return transfer.state
+
+
+def dialled(descriptor: Descriptor) -> dict[str, Any]:
+    """Where a peer looks for it; the window of a device's memory is new in each life."""
+    return {key: value for key, value in descriptor.address.items() if key != "window"}
 
 
 def same_address(name: str, load: Load) -> Callable[[], Backend]:
@@ -300,7 +306,7 @@ def test_a_descriptor_does_not_survive_the_restart_of_its_owner(
 
     with closing(start()) as second:
         fresh = filled(second, PAGE).descriptor
-        assert fresh.address == stale.address
+        assert dialled(fresh) == dialled(stale)
         # The connection to the first life may be noticed as lost before the epoch is.
         with pytest.raises((StaleDescriptor, PeerLost)):
             ours.read(local, stale, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
