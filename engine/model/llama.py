@@ -124,7 +124,9 @@ class Llama:
             x = x + layer.attention.finish(memory.attend(index, q, runs, layer.attention.mix))
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
             gate, up = split(normed @ layer.gate_up, 2, axis=-1)
-            x = x + (layers.silu(gate) * up) @ layer.down
+            gated: Floats = layers.silu(gate) * up
+            down: Floats = gated @ layer.down
+            x = x + down
         return x
 
     def _logits(self, x: Floats, spans: Sequence[TokenSpan]) -> list[Floats]:

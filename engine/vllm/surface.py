@@ -16,8 +16,8 @@ from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import HOST
 
 try:
-    import vllm
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    import vllm  # type: ignore[import-not-found]
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
         KVConnectorBase_V1,
         KVConnectorHandshakeMetadata,
         KVConnectorMetadata,
@@ -26,11 +26,11 @@ try:
         KVConnectorWorkerMetadata,
         SupportsHMA,
     )
-    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
+    from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (  # type: ignore[import-not-found]
         KVConnectorPromMetrics,
         KVConnectorStats,
     )
-    from vllm.v1.metrics.utils import (
+    from vllm.v1.metrics.utils import (  # type: ignore[import-not-found]
         create_metric_per_engine,
     )
 except ImportError as error:
@@ -81,7 +81,7 @@ def seat(config: Any, latent: bool) -> Seat:
 
     Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
     """
-    from vllm.distributed.parallel_state import (
+    from vllm.distributed.parallel_state import (  # type: ignore[import-not-found]
         get_pp_group,
         get_tp_group,
     )
@@ -124,7 +124,7 @@ def instruction_set(tensor: Any, latent: bool) -> str:
     if tensor.device.type != "cpu":
         return ""
     import torch
-    from vllm.v1.attention.backends import cpu_attn
+    from vllm.v1.attention.backends import cpu_attn  # type: ignore[import-not-found]
 
     if latent:
         return "cpu-mla-amx" if torch.cpu._is_amx_tile_supported() else "cpu-mla"

@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -51,6 +51,7 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Any]:
+    backends: Sequence[Any]
     for kind, backends in ((HOST, BACKENDS), (FAKE, ON_DEVICE)):
         for backend in backends:
             if isinstance(backend, str):
@@ -59,7 +60,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(Case(str(backend.values[0]), kind), marks=backend.marks)
 
 
-@pytest.fixture(params=cases(), ids=str)
+@pytest.fixture(params=list(cases()), ids=str)
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param
     require(found.backend)

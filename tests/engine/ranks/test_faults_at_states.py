@@ -87,7 +87,7 @@ def went_well(outputs: list[Output]) -> bool:
     return outputs[-1].refusal is None and outputs[-1].finish is not Finish.ABORT
 
 
-@pytest.mark.parametrize(("row", "where", "fault", "state"), cases())
+@pytest.mark.parametrize(("row", "where", "fault", "state"), list(cases()))
 def test_no_page_stays_in_use_and_no_token_is_wrong(
     row: Row,
     where: str,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 
@@ -15,6 +15,7 @@ from pdgate.transfer import registry
 from tests.engine.tensors.on_tensors import KINDS, layout_of
 from tests.support.core_pairs import Crossing, Row, side, until
 from tests.support.engine_cores import GREEDY, Engine, ask, tokens_of
+from tests.support.ranked_engines import holds_nothing
 from tests.support.waiting import wait_until
 
 ASKED = {
@@ -87,4 +88,4 @@ def test_a_pair_says_what_numpy_says_alone(
 
         assert decode.stats.prompts_from_peer > 0
         for one in (prefill, decode):
-            wait_until(lambda one=one: one.core.gauges.blocks_used == 0, "no page in use")
+            wait_until(partial(holds_nothing, one), "no page in use")

@@ -41,6 +41,9 @@ class _Started:
             lines = answer.read().decode().splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
+    def holds_nothing(self) -> bool:
+        return self.metric("pdgate_engine_blocks_used") == 0
+
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[tuple[_Started, _Started, _Started]]:
@@ -73,4 +76,4 @@ def test_what_decode_says_is_what_the_engine_on_numpy_says(
     assert decode.says({**body, "kv_transfer_params": where}) == alone.says(body)
     assert decode.metric("pdgate_engine_kv_loaded_bytes") > moved
     for one in (prefill, decode):
-        wait_until(lambda one=one: one.metric("pdgate_engine_blocks_used") == 0, "no page in use")
+        wait_until(one.holds_nothing, "no page in use")

@@ -15,7 +15,7 @@ import torch
 if not torch.accelerator.is_available():
     torch.accelerator.current_device_index = lambda: 0
 
-from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import (
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import (  # type: ignore[import-not-found]
     mooncake_connector,
 )
 
