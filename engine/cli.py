@@ -205,6 +205,12 @@ def engine(
         Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
     ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu or cuda:N: compute with PyTorch there (extra `torch`).", show_default="NumPy"
+        ),
+    ] = "",
     check: Annotated[
         bool,
         typer.Option("--check", help="Say what stands against a start by these flags, and end."),
@@ -279,6 +285,7 @@ def engine(
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,
+            device=device,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

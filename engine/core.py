@@ -3,14 +3,17 @@
     any thread      submit, abort, loaded, release ...  --inbox-->  core thread: Work
     core thread     outputs of a step, as one batch     --deliver-> the asker
 
-The thread sleeps on a condition while there is nothing to do: no polling, no spinning.
+The thread sleeps on a condition while there is nothing to do: no polling, no spinning. When it fails, all requests are
+answered, and it stays to take back the pages that peers are still in, until it is told to stop.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Final
 
 from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.tiers import Tier
@@ -23,6 +26,8 @@ from pdgate.engine.stats import EngineGauges, EngineStats
 from pdgate.engine.work import Options, Work
 
 log = logging.getLogger(__name__)
+
+DIED: Final = "the engine core died"
 
 Deliver = Callable[[Sequence[Output]], None]
 
@@ -49,7 +54,7 @@ class EngineCore:
         self._deliver = deliver
         self._pace = pace or StepPace()
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
-        self._inbox: list[Callable[[], None]] = []
+        self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         if options is not None and options.tiers is not None and options.journal is not None:
             # A turn of the core says what became of blocks in the tiers, also where nothing is computed.
@@ -81,7 +86,9 @@ class EngineCore:
         """End everything as failed: what the core computes with is gone."""
 
         def die() -> None:
-            raise error
+            # It may have noticed by itself.
+            if not self._failed:
+                raise error
 
         self._post(die)
 
@@ -112,8 +119,7 @@ class EngineCore:
     def submit(self, request: Request, accepted: Callable[[], None] | None = None) -> None:
         """`accepted`: called on the core's thread once it is not refused any more."""
         if not self._post(partial(self._submit, request, accepted)):
-            refusal = Refusal("the engine has stopped")
-            self._deliver([Output(request.id, refusal=refusal)])
+            self._refuse(request.id, "the engine has stopped")
 
     def submit_prefill(
         self,
@@ -133,7 +139,7 @@ class EngineCore:
         vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in prompt):
             raise ValueError(f"token ids must lie in [0, {vocabulary})")
-        self._post(partial(self._work.prefill, request_id, prompt, tokens, keep, load))
+        self._post(partial(self._prefill, request_id, prompt, tokens, keep, load))
 
     def abort(self, request_id: str) -> None:
         self._post(partial(self._work.abort, request_id))
@@ -154,8 +160,19 @@ class EngineCore:
         self._post(partial(self._work.release, request_id))
 
     def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
-        if self._work.submit(request) and accepted is not None:
+        if self._failed:
+            self._refuse(request.id, DIED)
+        elif self._work.submit(request) and accepted is not None:
             accepted()
+
+    def _prefill(self, request_id: str, *asked: Any) -> None:
+        if self._failed:
+            self._work.hooks.dropped(request_id, DIED)
+        else:
+            self._work.prefill(request_id, *asked)
+
+    def _refuse(self, request_id: str, why: str) -> None:
+        self._deliver([Output(request_id, refusal=Refusal(why))])
 
     def _post(self, act: Callable[[], None]) -> bool:
         """False when the thread will do nothing any more."""
@@ -171,27 +188,43 @@ class EngineCore:
             while self._turn():
                 pass
         except Exception:  # the last stop of a thread: its waiters must hear of it
-            log.exception("the engine core died")
+            log.exception(DIED)
             self._failed = True
+            self._end()
+            self._settle()
+            return
+        with self._wake:
+            self._over = True
         self._end()
 
     def _end(self) -> None:
         """Answers everybody, also those who came while we stopped."""
+        self._obey_at_the_end()
+        why = DIED if self._failed else "the engine is shutting down"
+        self._work.shut_down(why, failed=self._failed)
+        self._deliver(self._work.take_outputs())
+
+    def _settle(self) -> None:
+        """Until it is told to stop: a load that ends, and a reader that leaves, give pages back."""
+        while not self._stopping:
+            self._obey_at_the_end()
+            self._sleep(None)
         with self._wake:
             self._over = True
-            acts, self._inbox = self._inbox, []
-        why = "the engine core died" if self._failed else "the engine is shutting down"
-        try:
-            for act in acts:
-                act()
-            self._work.shut_down(why, failed=self._failed)
-        finally:
-            self._deliver(self._work.take_outputs())
+        self._obey_at_the_end()
+
+    def _obey_at_the_end(self) -> None:
+        while self._inbox:
+            try:
+                self._inbox.popleft()()
+            except Exception:  # it costs what it was about, and no other
+                log.exception("the engine core could not do what it was told at its end")
 
     def _turn(self) -> bool:
         """One step and what goes with it; False when it is time to stop."""
-        for act in self._take_inbox():
-            act()
+        # What comes behind one that raises stays there, to be answered at the end.
+        for _ in range(len(self._inbox)):
+            self._inbox.popleft()()
         self._work.end_leases()
         begun = time.monotonic()
         done = self._work.step()
@@ -203,11 +236,6 @@ class EngineCore:
         if done.idle:
             self._sleep(self._work.next_lease_end)
         return not self._stopping
-
-    def _take_inbox(self) -> list[Callable[[], None]]:
-        with self._wake:
-            acts, self._inbox = self._inbox, []
-        return acts
 
     def _sleep(self, until: float | None) -> None:
         """Until there is something to do, or a lease ends."""

@@ -10,6 +10,7 @@ from pdgate.engine.settings import WILDCARDS, EngineSettings
 from pdgate.protocols.instance import Role
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.runtime.fleet import Identity
 
 
@@ -38,6 +39,7 @@ def connector_settings(
     kv_port: int | None = None,
     engine_id: str = "",
     tell_ranks: Callable[[Any], object] = lambda _: None,
+    moment: Callable[[], DeviceEvent | None] = lambda: None,
 ) -> ConnectorSettings:
     """`ranks`, and what goes with them, are of one of several processes. Raises ValueError."""
     return ConnectorSettings(
@@ -63,4 +65,5 @@ def connector_settings(
         speculates=settings.speculate > 0,
         ranks=ranks,
         tell_ranks=tell_ranks,
+        moment=moment,
     )

@@ -41,8 +41,8 @@ from pdgate.engine.ranks.crew import RankLost
 from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
-from pdgate.engine.speculation import state_bytes
 from pdgate.engine.starting import layout_of
+from pdgate.engine.tensors import open_tensors, own_pages
 from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
@@ -63,7 +63,8 @@ def run(settings: EngineSettings) -> None:
     if settings.log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     sys.setswitchinterval(SWITCH_SECONDS)
-    model = load(settings.model, settings.most_tokens)
+    tensors = open_tensors(settings.device, settings.threads)
+    model = load(settings.model, settings.most_tokens, tensors)
     with listen(settings) as listening, calm_signals():
         uvloop.run(_serve(settings, model, listening))
 
@@ -183,22 +184,13 @@ def _core(
     with contextlib.ExitStack() as closing:
         connector: Connector | None = None
         if settings.protocol == NO_PROTOCOL:
-            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
-            core = made(KvMemory(layout, shards))
+            core = made(own_pages(layout, model.tensors))
         else:
             # Only an engine with a protocol needs a transfer backend and what it brings along.
             from pdgate.engine import meeting
 
             core, connector = meeting.met(
-                settings,
-                made,
-                layout,
-                model.root,
-                state_bytes(model.config.hidden_size),
-                api_port,
-                identity,
-                lost,
-                closing,
+                settings, made, layout, model, api_port, identity, lost, closing
             )
             core.connect(connector)
         core.start()
@@ -219,7 +211,7 @@ def _tiers(
         )
     tiers = [Tier(spec) for spec in specs]
     found = Tiers(
-        tiers, NamedBlocks(memory.layout, model.root, memory.shards), weights_of(model.root)
+        tiers, NamedBlocks(memory.layout, model.root, memory.views), weights_of(model.root)
     )
     closing.enter_context(found.writing())
     return found

@@ -1,5 +1,6 @@
 """Every knob of an engine process."""
 
+import re
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -18,6 +19,7 @@ HIGHEST_PORT = 65535
 SPANS = ("lease_seconds", "goodbye_seconds", "min_prefill_ms", "min_token_ms", "min_read_ms")
 NO_PROTOCOL = "plain"
 MOST_GUESSES = 16
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -84,6 +86,7 @@ class EngineSettings:
         kv_events_replay_port: Where it repeats what was missed.
         goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
+        device: Where PyTorch computes, "cpu" or "cuda:N"; empty for NumPy.
     """
 
     model: str | None = None
@@ -142,6 +145,7 @@ class EngineSettings:
     goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1
+    device: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
@@ -187,6 +191,10 @@ class EngineSettings:
                 raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
         if specs_of(self.kv_tiers) and not self.reuse_prefixes:
             raise ValueError("KV tiers keep prefixes: they need the prefix cache")
+        if self.device and not DEVICE.fullmatch(self.device):
+            raise ValueError(f"unknown device {self.device!r}: cpu, cuda or cuda:N")
+        if self.kv_tiers and self.device.startswith("cuda"):
+            raise ValueError("KV tiers copy pages that the host can touch, which a GPU's are not")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

@@ -287,7 +287,13 @@ class Work:
             request_id = live.job.id
             refusal = Refusal(why) if failed else None
             finish = None if failed else Finish.ABORT
-            self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
+            output = Output(request_id, finish=finish, refusal=refusal)
+            try:
+                self._end_early(live, output, why)
+            except Exception:  # a core that has died may have left its accounts half written
+                log.exception("%s is answered, but its pages may be lost", request_id)
+                self._live.pop(request_id, None)
+                self._outbox.end_early(live, output)
         for lease in self._retained.leases.take_all():
             self._drop(lease.request_id, lease.blocks, why)
 

@@ -8,6 +8,7 @@ from pdgate.engine.model import builtin, tokenizer, weights
 from pdgate.engine.model.config import ModelConfig, from_hugging_face, is_built_in
 from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.tokenizer import Tokenizer
+from pdgate.engine.tensors import Tensors, putting
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,30 +17,34 @@ class LoadedModel:
     Attributes:
         root: Folder of the model, or the name of the built-in one.
         positions: The longest sequence, prompt and answer together, in tokens.
+        tensors: Where it is computed; None for NumPy.
     """
 
     root: str
     decoder: Llama
     tokenizer: Tokenizer
     positions: int
+    tensors: Tensors | None = None
 
     @property
     def config(self) -> ModelConfig:
         return self.decoder.config
 
 
-def load(path: str | None, max_positions: int) -> LoadedModel:
+def load(path: str | None, max_positions: int, tensors: Tensors | None = None) -> LoadedModel:
     """Raises OSError or ValueError if the folder holds no model that this engine computes."""
     if is_built_in(path):
         name = path or builtin.NAME
         positions = min(max_positions, builtin.CONFIG.max_positions)
-        decoder = Llama(builtin.CONFIG, builtin.weights(name), positions, builtin.bias())
-        return LoadedModel(name, decoder, builtin.tokenizer(), positions)
+        decoder = Llama(
+            builtin.CONFIG, builtin.weights(name), positions, builtin.bias(), putting(tensors)
+        )
+        return LoadedModel(name, decoder, builtin.tokenizer(), positions, tensors)
     assert path is not None
     folder, config = Path(path), config_of(path)
     positions = min(max_positions, config.max_positions)
-    decoder = Llama(config, weights.load_folder(folder), positions)
-    return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions)
+    decoder = Llama(config, weights.load_folder(folder), positions, put=putting(tensors))
+    return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions, tensors)
 
 
 def config_of(path: str | None) -> ModelConfig:

@@ -27,6 +27,7 @@ from pdgate.engine.pace import StepPace
 from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.stats import EngineStats
+from pdgate.engine.tensors import KvPlaces, registered
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
@@ -182,12 +183,14 @@ def side(
     `regions` are one per shard, new ones if there are none; the built-in model is computed unless
     there is another. Other `settings` are the connector's.
     """
-    regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
-    shards = [region.memory for region in regions]
-    made = Engine(shards[0])
-    made.core = core = Watched(
-        model or tiny(), where, KvMemory(where, shards), made.deliver, options, pace
-    )
+    computes = model or tiny()
+    if regions:
+        memory = KvMemory(where, [region.memory for region in regions])
+        kv = KvPlaces(regions, memory, lambda: None)
+    else:
+        kv = registered(where, backend, computes.tensors)
+    made = Engine(memoryview(b""))
+    made.core = core = Watched(computes, where, kv.memory, made.deliver, options, pace)
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
@@ -197,11 +200,12 @@ def side(
             "kv_port": 0,
             "lease_seconds": 30.0,
             "model": "tiny",
+            "moment": kv.moment,
             **settings,
         },
     )
     connector = connect(
-        protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
+        protocol, core=core, layout=where, regions=kv.regions, backend=backend, settings=chosen
     )
     assert isinstance(
         connector, TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver

@@ -8,7 +8,9 @@ import pytest
 from tests.support.engine_pair import D_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.kv_pusher import Pusher
-from tests.transfer.messenger.conftest import error_of, load, tiles
+from tests.transfer.messenger.conftest import PLACES, error_of, load, tiles
+
+pytestmark = pytest.mark.parametrize(("backend", "kind"), PLACES)
 
 NEEDED = len(PROMPT) - 1
 LAYERS = range(LAYOUT.layers)

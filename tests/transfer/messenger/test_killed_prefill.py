@@ -13,13 +13,20 @@ import pytest
 from pdgate.transfer.base import Transfer
 from pdgate.transfer.messenger import peer
 from tests.support.kv_layouts import PLAIN
+from tests.support.kv_memory_kinds import FAKE, HOST
 from tests.support.kv_ranks import cache
-from tests.transfer.messenger.conftest import IMPATIENT, tiles
+from tests.transfer.device.nodes import DeviceNode
+from tests.transfer.messenger.conftest import IMPATIENT, PLACES, tiles
 from tests.transfer.messenger.node_process import NodeProcess
 from tests.transfer.messenger.nodes import SECONDS, Node
 from tests.transfer.messenger.watched import Prefill
 
-pytestmark = pytest.mark.slow
+ALL_PLACES = [
+    *PLACES[:2],
+    pytest.param("shm", FAKE, marks=pytest.mark.matrix),
+    pytest.param("tcp", FAKE, marks=pytest.mark.matrix),
+]
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize(("backend", "kind"), ALL_PLACES)]
 
 TOKENS = 10
 
@@ -31,8 +38,13 @@ def prefill(backend: str) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def decode(backend: str) -> Iterator[Node]:
-    with closing(Node(backend, PLAIN, patience=IMPATIENT)) as node:
+def decode(backend: str, kind: str) -> Iterator[Node]:
+    made: Node
+    if kind == HOST:
+        made = Node(backend, PLAIN, patience=IMPATIENT)
+    else:
+        made = DeviceNode(backend, PLAIN, 1, patience=IMPATIENT)
+    with closing(made) as node:
         yield node
 
 
