@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 
 from pdgate.engine.cache.memory import PagedKv
@@ -18,9 +19,9 @@ from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Faults, StepPace
-from pdgate.engine.request import Output, Refusal, Request
+from pdgate.engine.request import Finish, Output, Refusal, Request
 from pdgate.engine.stats import EngineGauges, EngineStats
-from pdgate.engine.work import Options, Work
+from pdgate.engine.work import Done, Options, Work
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,10 @@ class EngineCore:
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
         self._inbox: list[Callable[[], None]] = []
         self._wake = threading.Condition()
+        self._paused = False
+        self._frozen = False
+        self._postponed: dict[str, Callable[[], None]] = {}
+        self._when_idle: list[Future[None]] = []
         self._stopping = False
         self._over = False
         self._failed = False
@@ -133,7 +138,71 @@ class EngineCore:
         self._post(partial(self._work.prefill, request_id, prompt, tokens, keep, load))
 
     def abort(self, request_id: str) -> None:
-        self._post(partial(self._work.abort, request_id))
+        self._post(partial(self._abort, request_id))
+
+    @property
+    def paused(self) -> bool:
+        """Requests wait until `resume`."""
+        return self._paused
+
+    def pause(self, *, frozen: bool) -> None:
+        """Requests that come wait; with `frozen` those that run do, too."""
+
+        def act() -> None:
+            self._paused, self._frozen = True, frozen
+
+        self._post(act)
+
+    def resume(self) -> None:
+        def act() -> None:
+            self._paused = self._frozen = False
+            postponed, self._postponed = self._postponed, {}
+            for submit in postponed.values():
+                submit()
+
+        self._post(act)
+
+    def abort_all(self) -> None:
+        """All that run."""
+        self._post(self._work.abort_all)
+
+    def idle(self) -> "Future[None]":
+        """Done when no request runs, at the end of a step."""
+        done: Future[None] = Future()
+        if not self._post(partial(self._when_idle.append, done)):
+            done.set_result(None)
+        return done
+
+    def forget_prefixes(self) -> "Future[bool]":
+        """Whether that was done: not while a request runs."""
+        return self._unless_live(self._work.forget_prefixes)
+
+    def use(self, model: LoadedModel, of: str) -> "Future[bool]":
+        """Other weights; whether that was done: not while a request runs."""
+
+        def act() -> None:
+            self._work.use(model, of)
+            self.model = model
+
+        return self._unless_live(act)
+
+    def _unless_live(self, act: Callable[[], None]) -> "Future[bool]":
+        done: Future[bool] = Future()
+
+        def decide() -> None:
+            if idle := not self._work.live:
+                act()
+            done.set_result(idle)
+
+        if not self._post(decide):
+            done.set_result(False)
+        return done
+
+    def _abort(self, request_id: str) -> None:
+        if self._postponed.pop(request_id, None) is None:
+            self._work.abort(request_id)
+        else:
+            self._deliver([Output(request_id, finish=Finish.ABORT)])
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self._post(partial(self._work.loaded, request_id, error))
@@ -148,6 +217,9 @@ class EngineCore:
         self._post(partial(self._work.release, request_id))
 
     def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+        if self._paused:
+            self._postponed[request.id] = partial(self._submit, request, accepted)
+            return
         if self._work.submit(request) and accepted is not None:
             accepted()
 
@@ -174,6 +246,8 @@ class EngineCore:
         with self._wake:
             self._over = True
             acts, self._inbox = self._inbox, []
+        self._paused, postponed, self._postponed = False, self._postponed, {}
+        acts += postponed.values()
         why = "the engine core died" if self._failed else "the engine is shutting down"
         try:
             for act in acts:
@@ -181,6 +255,8 @@ class EngineCore:
             self._work.shut_down(why, failed=self._failed)
         finally:
             self._deliver(self._work.take_outputs())
+            for done in self._when_idle:
+                done.set_result(None)
 
     def _turn(self) -> bool:
         """One step and what goes with it; False when it is time to stop."""
@@ -188,12 +264,16 @@ class EngineCore:
             act()
         self._work.end_leases()
         begun = time.monotonic()
-        done = self._work.step()
+        done = Done() if self._frozen else self._work.step()
         self._work.tell()
         if least := self._pace.least_seconds(done.prompts, done.decodes, done.read):
             self._linger(begun + least)
         if outputs := self._work.take_outputs():
             self._deliver(outputs)
+        if self._when_idle and not self._work.live:
+            waiting, self._when_idle = self._when_idle, []
+            for each in waiting:
+                each.set_result(None)
         if done.idle:
             self._sleep(self._work.next_lease_end)
         return not self._stopping

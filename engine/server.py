@@ -119,6 +119,12 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
+        if settings.control:
+            # Only an engine that trainers control needs it.
+            from pdgate.engine.api import control as control_routes
+            from pdgate.engine.control import EngineControl
+
+            admin.append(control_routes.routes(EngineControl(services)))
         if publishers:
             admin.append(sources_route(publishers))
         if settings.role == "encode":

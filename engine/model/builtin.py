@@ -52,9 +52,9 @@ TEMPLATE: Final = (
 )
 
 
-def weights() -> dict[str, Floats]:
+def weights(seed: int = SEED) -> dict[str, Floats]:
     """Named as in a Hugging Face checkpoint."""
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(seed)
     hidden, dim = CONFIG.hidden_size, CONFIG.head_dim
 
     def matrix(rows: int, columns: int, gain: float) -> Floats:

@@ -1,13 +1,16 @@
 """A model by its folder, or the built-in one."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from pdgate.engine.model import builtin, tokenizer, weights
 from pdgate.engine.model.config import ModelConfig, from_hugging_face
 from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.tokenizer import Tokenizer
+
+SEEDED: Final = "?seed="
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,22 @@ def load(path: str | None, max_positions: int) -> LoadedModel:
     positions = min(max_positions, config.max_positions)
     decoder = Llama(config, weights.load_folder(folder), positions)
     return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions)
+
+
+def with_weights(model: LoadedModel, path: str) -> LoadedModel:
+    """The model with those of `path`: a folder, or pdgate-tiny?seed=NUMBER for the built-in one of another seed.
+
+    Raises OSError or ValueError if they are not of such a model.
+    """
+    name, _, seed = path.partition(SEEDED)
+    if name in ("", builtin.NAME):
+        config, found = builtin.CONFIG, builtin.weights(int(seed) if seed else builtin.SEED)
+        bias = builtin.bias()
+    else:
+        config, found, bias = config_of(path), weights.load_folder(Path(path)), None
+    if config != model.config:
+        raise ValueError(f"{path!r} is a model of another shape")
+    return replace(model, decoder=Llama(config, found, model.positions, bias))
 
 
 def config_of(path: str | None) -> ModelConfig:

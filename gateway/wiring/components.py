@@ -30,7 +30,7 @@ from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
-from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
+from pdgate.gateway.sync.shared_store import FileStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics

@@ -31,10 +31,10 @@ from pdgate.scheduling.prefix.index import PrefixIndex
 from pdgate.scheduling.roles import SIDES
 
 if TYPE_CHECKING:
-    from pdgate.gateway.control.control import Control
-    from pdgate.gateway.control.holds import Holds
     from pdgate.gateway.adaptive.adapting import Adapting
     from pdgate.gateway.batch.runner import Runner
+    from pdgate.gateway.control.control import Control
+    from pdgate.gateway.control.holds import Holds
 
 
 class _Page(Collector):
