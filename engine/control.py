@@ -92,11 +92,11 @@ class EngineControl:
 
     async def _idle(self, seconds: float | None) -> None:
         """Raises TimeoutError."""
-        waits = [asyncio.wrap_future(service.core.idle()) for service in self._services]
         async with asyncio.timeout(seconds):
-            await asyncio.gather(*waits)
+            for service in self._services:
+                await asyncio.wrap_future(service.core.idle())
 
     async def _all(self, act: "Callable[[EngineService], Future[bool]]") -> bool:
-        return all(
-            await asyncio.gather(*(asyncio.wrap_future(act(each)) for each in self._services))
-        )
+        # Each has begun before one is waited for.
+        begun = [asyncio.wrap_future(act(each)) for each in self._services]
+        return all([await each for each in begun])

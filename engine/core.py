@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import Any
 
 from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.tiers import Tier
@@ -168,7 +169,7 @@ class EngineCore:
 
     def idle(self) -> "Future[None]":
         """Done when no request runs, at the end of a step."""
-        done: Future[None] = Future()
+        done: Future[None] = _future()
         if not self._post(partial(self._when_idle.append, done)):
             done.set_result(None)
         return done
@@ -187,7 +188,7 @@ class EngineCore:
         return self._unless_live(act)
 
     def _unless_live(self, act: Callable[[], None]) -> "Future[bool]":
-        done: Future[bool] = Future()
+        done: Future[bool] = _future()
 
         def decide() -> None:
             if idle := not self._work.live:
@@ -293,3 +294,10 @@ class EngineCore:
         """The pace asks for it; only stopping cuts it short."""
         with self._wake:
             self._wake.wait_for(lambda: self._stopping, until - time.monotonic())
+
+
+def _future() -> "Future[Any]":
+    """One that who waits for it cannot cancel, as it is ended by another thread."""
+    made: Future[Any] = Future()
+    made.set_running_or_notify_cancel()
+    return made

@@ -50,8 +50,8 @@ def with_weights(model: LoadedModel, path: str) -> LoadedModel:
     """
     name, _, seed = path.partition(SEEDED)
     if name in ("", builtin.NAME):
-        config, found = builtin.CONFIG, builtin.weights(int(seed) if seed else builtin.SEED)
-        bias = builtin.bias()
+        found: weights.Weights = builtin.weights(int(seed) if seed else builtin.SEED)
+        config, bias = builtin.CONFIG, builtin.bias()
     else:
         config, found, bias = config_of(path), weights.load_folder(Path(path)), None
     if config != model.config:

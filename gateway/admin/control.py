@@ -114,8 +114,10 @@ class ControlRoutes:
         ours = OWN if route.modes and route.in_query else OWN | {"mode"}
         passed = [pair for pair in request.query_params.multi_items() if pair[0] not in ours]
         target = f"{route.path}?{urlencode(passed)}" if passed else route.path
-        name = None if model is None else self._aliases().get(model, model)
-        return ControlOrder(route, request.method, query, target, body or b"{}", said, name, engine)
+        meant = None if model is None else self._aliases().get(model, model)
+        return ControlOrder(
+            route, request.method, query, target, body or b"{}", said, meant, engine
+        )
 
 
 def _said(body: bytes) -> Any:

@@ -126,7 +126,9 @@ def build(
             components.health(core),
             components.keys(core),
             components.disaggregation_rule(core),
-            components.drained_instances(core, more, out, control and control.let_in),
+            components.drained_instances(
+                core, more, out, None if control is None else control.let_in
+            ),
             components.batches(core, service),
             *present(
                 controlling,
