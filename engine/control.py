@@ -23,6 +23,17 @@ IDLE_SECONDS: Final = 30.0
 """For requests that run, to end, before weights are changed: a request has its answer a moment before it is over."""
 
 
+NAMED_KV: Final = frozenset({"store-mediated", "offload-p2p", "lmcache"})
+"""Protocols in which KV is found by a name that is made of the prompt and the model, and outlives its pages."""
+
+
+def why_fixed_weights(protocol: str) -> str:
+    """Empty where they can change."""
+    if protocol not in NAMED_KV:
+        return ""
+    return f"with {protocol} KV of other weights would be found by the same names"
+
+
 class ControlRefused(Exception):
     """Nothing has changed; the message says why."""
 
@@ -33,7 +44,9 @@ class EngineControl:
         asleep: The parts of its memory that sleep.
     """
 
-    def __init__(self, services: Sequence[EngineService]) -> None:
+    def __init__(self, services: Sequence[EngineService], why_fixed: str = "") -> None:
+        """`why_fixed`: why its weights cannot change; empty if they can."""
+        self.why_fixed = why_fixed
         self.asleep: frozenset[str] = frozenset()
         self._services = services
 
@@ -66,6 +79,8 @@ class EngineControl:
 
     async def update(self, path: str) -> None:
         """Raises ControlRefused."""
+        if self.why_fixed:
+            raise ControlRefused(self.why_fixed)
         model = self._services[0].model
         try:
             changed = await asyncio.to_thread(with_weights, model, path)

@@ -122,9 +122,10 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
         if settings.control:
             # Only an engine that trainers control needs it.
             from pdgate.engine.api import control as control_routes
-            from pdgate.engine.control import EngineControl
+            from pdgate.engine.control import EngineControl, why_fixed_weights
 
-            admin.append(control_routes.routes(EngineControl(services)))
+            why = why_fixed_weights(settings.protocol)
+            admin.append(control_routes.routes(EngineControl(services, why)))
         if publishers:
             admin.append(sources_route(publishers))
         if settings.role == "encode":

@@ -5,6 +5,7 @@ of after, token for token, and after the update that of after.
 """
 
 import random
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -51,8 +52,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     file: Path = tmp_path_factory.mktemp("control") / "token"
     file.write_text(TOKEN)
     with ExitStack() as running:
-        import sys
-
         fleet = Fleet(running, sys.executable)
         engines = [
             fleet.engine(role, protocol, "shm", "--control")
@@ -114,8 +113,8 @@ def test_calls_under_load_meet_the_weights_of_before_or_of_after_and_never_both(
                 met[which] += 1
                 number += 1
 
-    update = {"seed": seeds[1]}
-    body = {"update_info": update} if "info" in target or "?" in target else update
+    path = {"model_path": f"pdgate-tiny?seed={seeds[1]}"}
+    body = path if "from_disk" in target else {"update_info": path}
     with ThreadPoolExecutor(CALLERS) as callers:
         calling = [callers.submit(call, number) for number in range(CALLERS)]
         try:
