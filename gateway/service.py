@@ -157,6 +157,9 @@ class Service:
             except Exception as caught:  # noqa: BLE001
                 wrong = errors.known(caught)
             if wrong is not None:
+                if self.holds is not None:
+                    # Nothing of it runs any more: who is told why is not to be ended once more.
+                    self.holds.over(record)
                 await self._fail(wrong, record, client)
         finally:
             # First, as it cannot fail: a bug in call stats would keep the key's place for ever.
