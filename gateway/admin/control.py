@@ -28,7 +28,7 @@ from pdgate.gateway.control.wire import ROUTES, ControlRoute
 from pdgate.protocols.errors import BadRequest, RateLimited, TooLarge
 from pdgate.protocols.fields import UNREADABLE
 
-MOST_AT_ONCE: Final = 16
+MOST_AT_ONCE: Final = 64
 SHORT_BYTES: Final = 256 << 10
 """Of a body that is read; a longer one names its model in the query."""
 OWN: Final = frozenset({"model", "engine"})

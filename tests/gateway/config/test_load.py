@@ -205,3 +205,8 @@ def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
     assert rule_of(ruled) == UncachedTokensAbove()
     assert Targets(**Settings().targets.model_dump()) == Targets()
     assert Limits(**Settings().admission.model_dump()) == Limits()
+
+
+def test_control_of_engines_needs_an_admin_token(read: Read) -> None:
+    with pytest.raises(ConfigError, match=r"'control.enabled' needs 'admin_token_file'"):
+        read("[control]\nenabled = true\n")

@@ -280,3 +280,43 @@ async def _held(gateway: fleet.Gateway) -> bool:
 
 async def _metric(gateway: fleet.Gateway, name: str, least: float = 1) -> bool:
     return (await gateway.metrics())[(name,)] >= least
+
+
+async def test_an_engine_that_failed_in_one_step_stays_out_whatever_the_next_ones_do(
+    tmp_path: Path,
+) -> None:
+    good, bad = Controlled(Role.PLAIN), Controlled(Role.PLAIN)
+    bad.answers["/update_weights"] = REFUSES
+    async with controlling(tmp_path, good, bad) as gateway:
+        _, said = await tell(gateway, "/start_weight_update")
+        assert said["held"] == ["updating"]
+        _, said = await tell(gateway, "/update_weights", {"update_info": {}})
+        assert (said["held"], said["left_out"]) == (["updating"], ["plain-1"])
+        del bad.answers["/update_weights"]
+        _, said = await tell(gateway, "/update_weights", {"update_info": {}})
+        assert said["left_out"] == ["plain-1"]
+        _, said = await tell(gateway, "/finish_weight_update")
+        assert (said["held"], said["left_out"]) == ([], ["plain-1"])
+
+        # The next update is another one.
+        _, said = await tell(gateway, "/update_weights", {"update_info": {}})
+        assert said["left_out"] == []
+
+
+async def test_calls_that_an_operator_aborts_by_id_end_and_others_go_on(tmp_path: Path) -> None:
+    held = Held()
+    engine = Controlled(Role.PLAIN, held)
+    async with controlling(tmp_path, engine) as gateway:
+        named = {"one": {"x-request-id": "one"}, "two": {"x-request-id": "two"}}
+        running = {
+            name: asyncio.create_task(gateway.chat(headers)) for name, headers in named.items()
+        }
+        calls = [await held.next() for _ in running]
+        status, _ = await tell(gateway, "/abort_request", {"rid": "one"})
+
+        assert status == 200
+        assert (await running["one"]).json()["error"]["code"] == "aborted"
+        for call in calls:
+            if (call.peer.request.header(b"x-request-id") or b"").startswith(b"two"):
+                await call.peer.send(ONCE)
+        assert (await running["two"]).status_code == 200
