@@ -184,6 +184,9 @@ def engine(
     admin_token_file: Annotated[
         str, typer.Option(help="Serve /admin/role for who knows the token in this file.")
     ] = "",
+    control: Annotated[
+        bool, typer.Option("--control", help="Serve /pause, /update_weights and the like.")
+    ] = False,
     advertise_host: Annotated[
         str, typer.Option(help="What others dial, if --host is a wildcard.")
     ] = "",
@@ -278,6 +281,7 @@ def engine(
             etcd_user_file=etcd_user_file,
             etcd_ca_file=etcd_ca_file,
             admin_token_file=admin_token_file,
+            control=control,
             advertise_host=advertise_host,
             place=Place(on_host, rack, zone),
             kv_events_port=kv_events_port,

@@ -121,6 +121,13 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
+        if settings.control:
+            # Only an engine that trainers control needs it.
+            from pdgate.engine.api import control as control_routes
+            from pdgate.engine.control import EngineControl, why_fixed_weights
+
+            why = why_fixed_weights(settings.protocol)
+            admin.append(control_routes.routes(EngineControl(services, why)))
         if publishers:
             admin.append(sources_route(publishers))
         if settings.role == "encode":

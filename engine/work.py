@@ -129,6 +129,22 @@ class Work:
         )
 
     @property
+    def live(self) -> bool:
+        """Whether there is a request that is not over."""
+        return bool(self._live)
+
+    def forget_prefixes(self) -> None:
+        """What is cached is of no more use."""
+        self._pool.forget_all()
+
+    def use(self, model: LoadedModel, of: str) -> None:
+        """Other weights, from the next step on; `of`: what tells their KV from others', in tiers."""
+        self._model = model
+        self.forget_prefixes()
+        if self._options.tiers is not None:
+            self._options.tiers.weights_are(of)
+
+    @property
     def next_lease_end(self) -> float | None:
         return self._retained.leases.next_end
 
@@ -182,6 +198,10 @@ class Work:
             return
         self.stats.requests_aborted += 1
         self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
+
+    def abort_all(self) -> None:
+        for request_id in list(self._live):
+            self.abort(request_id)
 
     def loaded(self, request_id: str, error: str | None) -> None:
         if (settled := self._retained.settled(request_id)) is not None:

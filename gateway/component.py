@@ -76,7 +76,8 @@ class GatewayCore:
         recent: None where no operator may look at single calls.
         heard: The callbacks of engines that have a port.
         authenticator, gate: None where no keys are asked for, and where nothing is limited.
-        folder: Shared by the workers of this gateway; None where there is one process.
+        folder, load_folder: Shared by the workers of this gateway, the second in memory; None where there is
+            one process.
     """
 
     settings: Settings
@@ -101,4 +102,5 @@ class GatewayCore:
     jobs: Jobs
     reload: Reload
     folder: Path | None
+    load_folder: Path | None
     heard: frozenset[str]

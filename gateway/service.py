@@ -21,6 +21,7 @@ from pdgate.gateway.apis.media_names import kept_apart
 from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
+from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.metrics.call_stats import CallStats
@@ -57,6 +58,7 @@ class Service:
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
+        holds: Keeps calls waiting while operators change their engines; None where nobody can.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Service:
         self.authenticator = authenticator
         self.gate = gate
         self.total = total
+        self.holds: Holds | None = None
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -133,6 +136,8 @@ class Service:
         try:
             try:
                 self._stats.opened(record)
+                if self.holds is not None:
+                    await self.holds.come(record)
                 with (
                     NO_LIMIT if self.total is None else self.total.limit(call.model),
                     NO_TURN
@@ -146,17 +151,25 @@ class Service:
                     await self._execution.serve(call, record, client.deliver)
                 record.end("ok", 200)
             except asyncio.CancelledError:
-                record.end("client_gone", CLIENT_GONE)
-                raise
+                if self.holds is not None:
+                    wrong = self.holds.ended(record)
+                if wrong is None:
+                    record.end("client_gone", CLIENT_GONE)
+                    raise
             # Whatever it is, the client gets an answer; `known` logs what is a bug of ours.
             except Exception as caught:  # noqa: BLE001
                 wrong = errors.known(caught)
             if wrong is not None:
+                if self.holds is not None:
+                    # Nothing of it runs any more: who is told why is not to be ended once more.
+                    self.holds.over(record)
                 await self._fail(wrong, record, client)
         finally:
             # First, as it cannot fail: a bug in call stats would keep the key's place for ever.
             if key_state is not None:
                 key_state.leave()
+            if self.holds is not None:
+                self.holds.over(record)
             self._stats.closed(record)
 
     async def _read_aside(

@@ -141,6 +141,18 @@ class NotServed(GatewayError):
     status, code = 501, "not_served_here"
 
 
+class CallsHeld(GatewayError):
+    """The engines of its model are paused, asleep, or get other weights, and it has waited long enough."""
+
+    status, code = 503, "calls_held"
+
+
+class CallAborted(GatewayError):
+    """An operator ended it, as the engines of its model are about to do something else."""
+
+    status, code = 503, "aborted"
+
+
 class GatewayShort(GatewayError):
     """This host has no socket to spare (descriptors, ports, memory): no engine's fault."""
 

@@ -146,12 +146,16 @@ class Tiers:
     def __init__(self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str) -> None:
         self.tiers = tiers
         self._blocks = blocks
-        at = blocks.layout
-        shape = (at.layers, at.kv_heads, at.block_tokens, at.head_dim, at.planes, at.tp, at.dtype)
-        self._of = f"{of}\0{shape}\0".encode()
+        self.weights_are(of)
         self._writing: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
         self._news: deque[TierNews] = deque()
         self.stir: Callable[[], object] | None = None
+
+    def weights_are(self, of: str) -> None:
+        """KV of other weights has other names."""
+        at = self._blocks.layout
+        shape = (at.layers, at.kv_heads, at.block_tokens, at.head_dim, at.planes, at.tp, at.dtype)
+        self._of = f"{of}\0{shape}\0".encode()
 
     @contextmanager
     def writing(self) -> Iterator[None]:

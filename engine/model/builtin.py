@@ -57,10 +57,10 @@ TEMPLATE: Final = (
 )
 
 
-def weights(name: str = NAME) -> dict[str, Floats]:
+def weights(name: str = NAME, seed: int = SEED) -> dict[str, Floats]:
     """Named as in a Hugging Face checkpoint."""
     sharpness = SHARPNESS[name]
-    random = np.random.default_rng(SEED)
+    random = np.random.default_rng(seed)
     hidden, dim = CONFIG.hidden_size, CONFIG.head_dim
 
     def matrix(rows: int, columns: int, gain: float) -> Floats:

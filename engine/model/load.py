@@ -1,14 +1,17 @@
 """A model by its folder, or the built-in one."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from pdgate.engine.model import builtin, tokenizer, weights
 from pdgate.engine.model.config import ModelConfig, from_hugging_face, is_built_in
 from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.tokenizer import Tokenizer
 from pdgate.engine.tensors import Tensors, putting
+
+SEEDED: Final = "?seed="
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,25 @@ def load(path: str | None, max_positions: int, tensors: Tensors | None = None) -
     positions = min(max_positions, config.max_positions)
     decoder = Llama(config, weights.load_folder(folder), positions, put=putting(tensors))
     return LoadedModel(path, decoder, tokenizer.load_folder(folder), positions, tensors)
+
+
+def with_weights(model: LoadedModel, path: str) -> LoadedModel:
+    """The model with those of `path`: a folder, or pdgate-tiny?seed=NUMBER for the built-in one of another seed.
+
+    Raises OSError or ValueError if they are not of such a model.
+    """
+    name, _, seed = path.partition(SEEDED)
+    if name == "" or is_built_in(name):
+        found: weights.Weights = builtin.weights(
+            name or builtin.NAME, int(seed) if seed else builtin.SEED
+        )
+        config, bias = builtin.CONFIG, builtin.bias()
+    else:
+        config, found, bias = config_of(path), weights.load_folder(Path(path)), None
+    if config != model.config:
+        raise ValueError(f"{path!r} is a model of another shape")
+    decoder = Llama(config, found, model.positions, bias, putting(model.tensors))
+    return replace(model, decoder=decoder)
 
 
 def config_of(path: str | None) -> ModelConfig:

@@ -386,6 +386,33 @@ class Batch(Section, panel=LIMITS):
     """Until files are deleted, unless their owner says less, and batches are forgotten."""
 
 
+class EngineControlSection(Section, panel=LIMITS):
+    """Routes by which trainers and operators pause engines, change their weights, and let them sleep."""
+
+    enabled: Annotated[
+        bool, Setting("Serve /pause, /update_weights and the like, and /workers.", "--control")
+    ] = False
+    """Serves /pause, /update_weights and the like, and /workers, for who knows the admin token."""
+    engine_seconds: Annotated[
+        Seconds, Setting("Seconds: for an engine's answer.", "--control-timeout")
+    ] = 600.0
+    """For an engine's answer."""
+    quiet_seconds: Annotated[
+        Seconds, Setting("Seconds: for calls that run, to end.", "--control-quiet")
+    ] = 300.0
+    """For calls that run to end before weights change; nothing is changed if they do not."""
+    wait_seconds: Annotated[
+        Seconds, Setting("Seconds: of a call that is held.", "--control-wait")
+    ] = 120.0
+    """The longest that a call waits while its engines are held; then it gets 503."""
+    waiting: Annotated[Count, Setting("Calls that may be held.", "--control-waiting")] = 1000
+    """Calls that may wait in one process; others get 503."""
+    max_body_bytes: Annotated[Count, Setting("Of a request.", "--control-max-body-bytes")] = (
+        64 << 20
+    )
+    """Of a request for engines, which each of them is sent."""
+
+
 class AdaptiveSection(Section, panel=SCHEDULING):
     """Engines with role both serve the side that needs them more (prefill or decode)."""
 

@@ -27,6 +27,8 @@ def check_security(settings: Settings) -> None:
     if settings.engine_key_file and _authorization(settings) == "pass":
         raise ConfigError("engines can have the client's key or 'engine_key_file', not both")
     engine_access(settings)
+    if settings.control.enabled and not settings.admin_token_file:
+        raise ConfigError("'control.enabled' needs 'admin_token_file'")
     _check_listeners(settings)
 
 

@@ -19,6 +19,7 @@ from pdgate.gateway.config.sections import (
     CallbacksSection,
     DisaggregationSection,
     DrainingSection,
+    EngineControlSection,
     EngineMetricsSection,
     EngineTlsSection,
     HealthSection,
@@ -143,6 +144,7 @@ class Settings(Section):
     adaptive: AdaptiveSection = Field(default_factory=AdaptiveSection)
     admission: AdmissionSection = Field(default_factory=AdmissionSection)
     batch: Batch = Field(default_factory=Batch)
+    control: EngineControlSection = Field(default_factory=EngineControlSection)
     trust_client_kv_params: Annotated[
         bool,
         Setting("Let clients choose whom engines dial.", panel=LIMITS, on_reload=OnReload.INTAKE),

@@ -388,6 +388,19 @@ CALLS_TURNED_AWAY: Final = Counter(
     "Calls that were refused because too many came, by why.",
     ("model", "reason"),
 )
+CALLS_HELD: Final = Gauge(
+    "pdgate_calls_held",
+    "Calls that wait while operators change their engines.",
+    merge=SampleMerge.SUM,
+)
+CALLS_HELD_IN_VAIN: Final = Counter(
+    "pdgate_calls_held_in_vain", "Calls that were refused because their engines were held too long."
+)
+CONTROL_REQUESTS: Final = Counter(
+    "pdgate_control_requests",
+    "Requests for all engines of a model, by what they are for and which engines did it.",
+    ("effect", "engines"),
+)
 # One process serves all batches.
 BATCHES: Final = Gauge(
     "pdgate_batches", "Batches that are not finished.", ("status",), merge=SampleMerge.SUM

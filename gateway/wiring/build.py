@@ -35,6 +35,7 @@ from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
+from pdgate.gateway.wiring.control import OutOfUse, control_of
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
 from pdgate.gateway.wiring.live import LiveCallPath
 from pdgate.scheduling.endpoints import Endpoints
@@ -101,6 +102,7 @@ def build(
         jobs=Jobs(),
         reload=Reload(settings),
         folder=metrics_folder,
+        load_folder=load_folder,
         heard=heard,
     )
     core.execution.encoding = parts.encode_stage_of(settings, scheduler, upstream, core.execution)
@@ -110,6 +112,8 @@ def build(
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
     service = parts.service_of(core)
+    out = OutOfUse(core)
+    control, controlling = control_of(core, service, out)
     front = _front(
         core,
         service,
@@ -122,9 +126,12 @@ def build(
             components.health(core),
             components.keys(core),
             components.disaggregation_rule(core),
-            components.drained_instances(core, more),
+            components.drained_instances(
+                core, more, out, None if control is None else control.let_in
+            ),
             components.batches(core, service),
             *present(
+                controlling,
                 components.discovery(feed),
                 components.admission(core),
                 components.callbacks(callbacks),

@@ -4,7 +4,7 @@ What not every gateway has is imported where it is made: what is imported stays 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -30,10 +30,11 @@ from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
-from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
+from pdgate.gateway.sync.shared_store import FileStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics
+from pdgate.gateway.wiring.control import OutOfUse, store_of
 from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
@@ -44,9 +45,6 @@ if TYPE_CHECKING:
 
 More = Callable[[Endpoint], Mapping[str, Any]]
 """An engine -> what operators see of it beside what the gateway itself knows."""
-
-SHARED_KEYS: Final = "pdgate"
-"""Prefix in Redis of what all gateways that use the same database share."""
 
 SMOOTH_PERIODS: Final = 3.0
 """Of adaptive roles: over how many of its periods pressure is smoothed."""
@@ -215,7 +213,7 @@ def disaggregation_rule(core: GatewayCore) -> Component:
     def apply(section: DisaggregationSection) -> None:
         scheduler.rule = rule_of(section)
 
-    store = _store(settings, core.folder, "disaggregation")
+    store = store_of(settings, core.folder, "disaggregation")
     rule = SharedSetting(settings.disaggregation, apply, store)
     status = SharedStatus(rule) if settings.redis else None
 
@@ -233,20 +231,22 @@ def disaggregation_rule(core: GatewayCore) -> Component:
     )
 
 
-def drained_instances(core: GatewayCore, more: More) -> Component:
+def drained_instances(
+    core: GatewayCore, more: More, out: OutOfUse, let_in: Callable[[str], Awaitable[None]] | None
+) -> Component:
     """Engines that operators have taken out; `more` is what else is shown of each."""
     instances = core.endpoints
     drained = SharedSetting(
         Drained(),
-        lambda said: instances.drain(said.instances),
-        _store(core.settings, core.folder, "drained"),
+        lambda said: out.drain(said.instances),
+        store_of(core.settings, core.folder, "drained"),
         name="drained instances",
     )
 
     def routes(token: str) -> list[APIRouter]:
         from pdgate.gateway.admin.instances import routes
 
-        return [routes(instances, drained, token, more)]
+        return [routes(instances, drained, token, more, let_in)]
 
     return Component(
         jobs={"drained-instances": drained.follow} if drained.shared else {}, routes=routes
@@ -313,7 +313,7 @@ def adaptive_roles(core: GatewayCore) -> Component | None:
         section = core.reload.settings.targets
         return Targets(section.ttft_seconds, section.tpot_seconds)
 
-    store = _store(settings, core.folder, "roles")
+    store = store_of(settings, core.folder, "roles")
     if store is None and core.folder is not None:
         # Workers have to agree also where no operator can tell them anything.
         store = FileStore(core.folder / "roles.pinned")
@@ -392,12 +392,3 @@ def console(core: GatewayCore, more: More) -> Component | None:
 def more_of(watch: VerificationWatch | None) -> More:
     """What engines' own metrics say of each."""
     return nothing_more if watch is None else watch.report.of
-
-
-def _store(settings: Settings, folder: Path | None, name: str) -> SharedStore | None:
-    """`folder` is shared by the workers of this gateway, where there are several."""
-    if settings.redis:
-        return RedisStore(settings.redis, f"{SHARED_KEYS}:{name}")
-    if folder is not None and settings.admin_token_file:
-        return FileStore(folder / f"{name}.pinned")
-    return None

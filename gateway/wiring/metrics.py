@@ -34,6 +34,8 @@ from pdgate.scheduling.roles import SIDES
 if TYPE_CHECKING:
     from pdgate.gateway.adaptive.adapting import Adapting
     from pdgate.gateway.batch.runner import Runner
+    from pdgate.gateway.control.control import Control
+    from pdgate.gateway.control.holds import Holds
 
 
 class _Page(Collector):
@@ -157,6 +159,12 @@ def admission(gate: Gate) -> Iterator[Samples]:
     """How long calls waited is a stage of pdgate_stage_seconds."""
     yield families.CALLS_WAITING.samples(gate.waiting())
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+
+
+def control(holds: "Holds", found: "Control") -> Iterator[Samples]:
+    yield families.CALLS_HELD.sample(sum(holds.waiting.values()))
+    yield families.CALLS_HELD_IN_VAIN.sample(holds.refused)
+    yield families.CONTROL_REQUESTS.samples(found.done.items())
 
 
 def batches(runner: "Runner") -> Iterator[Samples]:

@@ -36,6 +36,7 @@ SECTIONS = (
     "admission",
     "callbacks",
     "batch",
+    "control",
     "tls",
     "engine_tls",
     "tracing",

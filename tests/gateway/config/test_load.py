@@ -215,3 +215,8 @@ def test_engines_that_one_process_joins_have_a_gateway_of_one_worker() -> None:
     assert load(None, {**keys, "listen.workers": 1}).fleet
     with pytest.raises(ConfigError, match="'workers': engines of lmdeploy are joined by one"):
         load(None, {**keys, "listen.workers": 2})
+
+
+def test_control_of_engines_needs_an_admin_token(read: Read) -> None:
+    with pytest.raises(ConfigError, match=r"'control.enabled' needs 'admin_token_file'"):
+        read("[control]\nenabled = true\n")
