@@ -230,6 +230,7 @@ class Record:
             "attempt_id": self.call.attempt_id,
             "api": self.call.route,
             "model": self.call.model,
+            "shared": self.call.shared,
             "key": self.key,
             "trace_id": None if self.trace is None else self.trace.id,
             "protocol": self.protocol,

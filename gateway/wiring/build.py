@@ -32,6 +32,7 @@ from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
+from pdgate.gateway.tenants import headroom
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
@@ -78,6 +79,7 @@ def build(
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
+    signed = parts.signed_of(settings)
     core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
@@ -93,7 +95,7 @@ def build(
         stats=stats,
         drain=parts.drain_of(settings, stats),
         intake=parts.intake_of(settings, headers),
-        authenticator=parts.door_of(settings),
+        authenticator=parts.door_of(settings, signed),
         gate=parts.gate_of(settings, endpoints, scheduler, load),
         prober=parts.prober_of(settings, endpoints, access),
         crowd=crowd,
@@ -110,6 +112,8 @@ def build(
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
     service = parts.service_of(core)
+    service.tenants = parts.tenants_of(settings, core.authenticator, endpoints, load_folder)
+    service.shares = parts.shares_of(settings, endpoints)
     front = _front(
         core,
         service,
@@ -120,11 +124,12 @@ def build(
             components.call_path(core),
             components.process(core),
             components.health(core),
-            components.keys(core),
+            components.keys(core, signed),
             components.disaggregation_rule(core),
             components.drained_instances(core, more),
             components.batches(core, service),
             *present(
+                components.tenants(core, service),
                 components.discovery(feed),
                 components.admission(core),
                 components.callbacks(callbacks),
@@ -181,7 +186,7 @@ def _front(
         service,
         others,
         path_headers if settings.debug_headers else None,
-        headers.to_clients,
+        headers.to_clients if service.tenants is None else headers.to_clients | headroom.NAMES,
         parts.pings_of(settings),
         reload,
         core.crowd,
