@@ -27,10 +27,12 @@ MOST_HELD_BYTES: Final = 64 << 10
 _USAGE: Final = b'"usage"'
 _OPTIONS: Final = "stream_options"
 
+_NULL: Final = Raw(b"null")
+
 
 class _LastEvent(msgspec.Struct):
-    usage: Raw | None = None
-    choices: list[Raw] | None = None
+    usage: Raw = _NULL
+    choices: Raw = _NULL
 
 
 _read: Final = msgspec.json.Decoder(_LastEvent).decode
@@ -148,7 +150,8 @@ class MeteredBody(BodyFilter):
             said = _read(event.strip().removeprefix(b"data:"))
         except UNREADABLE:
             return False
-        if said.usage is None or bytes(said.usage) == b"null":
+        usage = bytes(said.usage)
+        if usage == b"null":
             return False
-        self._record.usage_said = Raw(bytes(said.usage))
-        return not said.choices
+        self._record.usage_said = Raw(usage)
+        return bytes(said.choices).translate(None, b" \t\r\n") in (b"[]", b"null")
