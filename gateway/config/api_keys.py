@@ -28,7 +28,8 @@ from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
 if TYPE_CHECKING:
     from pdgate.gateway.config.settings import Settings
 
-Limit = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+Limit = Annotated[int, Field(ge=1)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 LIMIT_NAMES: Final = tuple(field.name for field in fields(TokenLimits))
 
 _is_sha256 = re.compile(r"[0-9a-f]{64}").fullmatch
@@ -64,15 +65,15 @@ class LimitsEntry(Section):
     max_calls: Limit | None = None
     calls_per_minute: Limit | None = None
     priority: Annotated[int, Field(ge=MOST_URGENT, le=LEAST_URGENT)] = ORDINARY
-    tokens_per_minute: Limit | None = None
-    prompt_tokens_per_minute: Limit | None = None
-    generated_tokens_per_minute: Limit | None = None
-    tokens_per_day: Limit | None = None
-    prompt_tokens_per_day: Limit | None = None
-    generated_tokens_per_day: Limit | None = None
-    budget_tokens: Limit | None = None
+    tokens_per_minute: Tokens | None = None
+    prompt_tokens_per_minute: Tokens | None = None
+    generated_tokens_per_minute: Tokens | None = None
+    tokens_per_day: Tokens | None = None
+    prompt_tokens_per_day: Tokens | None = None
+    generated_tokens_per_day: Tokens | None = None
+    budget_tokens: Tokens | None = None
     count_cached: bool = True
-    assumed_tokens: Limit | None = None
+    assumed_tokens: Tokens | None = None
 
     @model_validator(mode="after")
     def _limits_can_be_meant(self) -> Self:

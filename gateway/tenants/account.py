@@ -34,6 +34,8 @@ _CACHED: Final = 1
 _GENERATED: Final = 2
 _COUNTED: Final = 4
 _MILLI: Final = 1000
+_MOST: Final = 1 << 60
+"""Of a word, whatever engines say that calls took."""
 DAY_MS: Final = 86_400_000
 BUSY_SECONDS: Final = 1.0
 """When to come back if running calls hold what is left: it is not known when one of them ends."""
@@ -110,11 +112,16 @@ def turn(numbers: Numbers, limits: Sequence[TokenLimit], now_ms: int) -> None:
     """Brings it to this moment: minutes leak, and a new day has nothing in it."""
     passed = max(0, now_ms - numbers[AT])
     numbers[AT] = now_ms
+    leaks = [0, 0, 0]
     for limit in limits:
         if limit.window is Window.MINUTE:
-            at = SPENT + limit.measure
             # Thousandths of tokens in a millisecond are tokens in a second.
-            numbers[at] = max(0, numbers[at] - limit.most * passed // 60)
+            leaks[limit.measure] = limit.most * passed // 60
+    minutes = _minutes(limits)
+    for measure, leak in enumerate(leaks):
+        at = SPENT + measure
+        # Nothing is kept of a measure without a limit, which may have one later.
+        numbers[at] = max(0, numbers[at] - leak) if measure in minutes else 0
     day = now_ms // DAY_MS
     if numbers[DAY] != day:
         numbers[DAY] = day
@@ -171,14 +178,31 @@ def reserve(numbers: Numbers, limits: Sequence[TokenLimit], needs: tuple[int, in
     return Reserved(*needs, (minutes[TOKENS], minutes[PROMPT], minutes[GENERATED]))
 
 
-def settle(numbers: Numbers, reserved: Reserved, taken: Taken) -> None:
+def settle(
+    numbers: Numbers, limits: Sequence[TokenLimit], reserved: Reserved, taken: Taken
+) -> None:
     """Of a reservation the minute's part alone: what is held is not among the numbers."""
-    for measure, tokens in enumerate(_measures(taken.counted, taken.generated)):
+    for measure, more in enumerate(minutes_of(limits, reserved, taken)):
         at = SPENT + measure
-        numbers[at] = max(0, numbers[at] + (tokens - reserved.minutes[measure]) * _MILLI)
+        numbers[at] = min(max(0, numbers[at] + more), _MOST)
     for first in (OF_DAY, OF_ALL):
-        for at, more in enumerate(taken, first):
-            numbers[at] += more
+        for at, tokens in enumerate(taken, first):
+            numbers[at] = min(numbers[at] + tokens, _MOST)
+
+
+def minutes_of(
+    limits: Sequence[TokenLimit], reserved: Reserved, taken: Taken
+) -> tuple[int, int, int]:
+    """What a call adds to its minutes when it is over, in thousandths; of measures that have a limit."""
+    found, minutes = [0, 0, 0], _minutes(limits)
+    for measure, tokens in enumerate(_measures(taken.counted, taken.generated)):
+        if measure in minutes:
+            found[measure] = (tokens - reserved.minutes[measure]) * _MILLI
+    return found[TOKENS], found[PROMPT], found[GENERATED]
+
+
+def _minutes(limits: Sequence[TokenLimit]) -> set[int]:
+    return {limit.measure for limit in limits if limit.window is Window.MINUTE}
 
 
 def left(view: View, limit: TokenLimit) -> int:

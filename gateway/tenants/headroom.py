@@ -19,11 +19,6 @@ from pdgate.gateway.tenants.account import Short, View
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, InsufficientQuota, RateLimited
 
-NAMES: Final = frozenset(
-    f"x-ratelimit-{what}-{of}".encode()
-    for what in ("limit", "remaining", "reset")
-    for of in ("requests", "tokens")
-)
 _SPOKEN: Final = ("tokens", "tokens of prompts", "generated tokens")
 _WINDOWS: Final = {Window.MINUTE: " a minute", Window.DAY: " a day", Window.TOTAL: ""}
 

@@ -27,7 +27,7 @@ from pdgate.cluster.directory import StoreAway
 from pdgate.cluster.redis_client import asked, client
 from pdgate.gateway.security.token_limits import TokenLimit, Window
 from pdgate.gateway.tenants import account
-from pdgate.gateway.tenants.account import Answered, Reserved, Short, Taken, View
+from pdgate.gateway.tenants.account import NOTHING, Answered, Reserved, Short, Taken, View
 from pdgate.gateway.tenants.local import LocalAccounts
 
 log = logging.getLogger(__name__)
@@ -79,11 +79,13 @@ for i = 1, #found, 2 do
 end
 local passed = math.max(0, now - words[1])
 words[1] = now
+local spent = {0, 0, 0}
 for _, limit in ipairs(limits) do
   if limit[1] == 0 then
-    words[1 + limit[2]] = math.max(0, words[1 + limit[2]] - math.floor(limit[3] * passed / 60))
+    spent[limit[2]] = math.max(0, words[1 + limit[2]] - math.floor(limit[3] * passed / 60))
   end
 end
+for measure = 1, 3 do words[1 + measure] = spent[measure] end
 local day = math.floor(now / 86400000)
 if words[5] ~= day then
   words[5] = day
@@ -118,11 +120,11 @@ end
 if refused == 0 then
   if number == 0 or number > sent then
     for measure = 1, 3 do
-      words[1 + measure] = math.max(0, words[1 + measure] + took[5 + measure])
+      words[1 + measure] = math.min(math.max(0, words[1 + measure] + took[5 + measure]), 2^53)
     end
     for i = 1, 5 do
-      words[5 + i] = words[5 + i] + took[i]
-      words[10 + i] = words[10 + i] + took[i]
+      words[5 + i] = math.min(words[5 + i] + took[i], 2^53)
+      words[10 + i] = math.min(words[10 + i] + took[i], 2^53)
     end
     if number > 0 then redis.call('HSET', key, 'n:' .. sender, number) end
     if holder ~= '' then
@@ -224,13 +226,10 @@ class RedisAccounts:
     ) -> None:
         """Sent with the next news. `holder`: as `reserve` said it."""
         self.local.settle(name, limits, reserved, taken)
-        minutes = (taken.counted + taken.generated, taken.counted, taken.generated)
-        before = reserved.minutes if holder else (0, 0, 0)
+        # What this host alone reserved is not among the minutes in Redis.
+        there = reserved if holder else NOTHING
         news = _News(holder=holder, limits=limits)
-        news.taken = [
-            *taken,
-            *((now - was) * 1000 for now, was in zip(minutes, before, strict=True)),
-        ]
+        news.taken = [*taken, *account.minutes_of(limits, there, taken)]
         if holder and holder == self._holder:
             news.held = [-reserved.prompt, -reserved.generated]
         key = name, news.holder if any(news.held) else ""

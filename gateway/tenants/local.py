@@ -33,11 +33,12 @@ _NAME_WORDS: Final = NAME_BYTES // 8
 _ROW_WORDS: Final = 24
 _ROW_BYTES: Final = _ROW_WORDS * 8
 _BYTES: Final = (MOST_TENANTS + 1) * _ROW_BYTES
-"""The first row says how many there are."""
+"""The first row says how many there are, and how often a worker has come."""
+_EDITION: Final = 1
 _HELD_BYTES: Final = MOST_TENANTS * 16
 _TRIES: Final = 50
 LOOK_SECONDS: Final = 0.5
-"""Between looks for other workers that have come or gone."""
+"""Between looks for other workers that have ended."""
 
 
 class LocalAccounts:
@@ -60,6 +61,7 @@ class LocalAccounts:
         self._folder: Folder | None = None
         self._theirs: list[memoryview] = []
         self._looked = 0.0
+        self._edition = 0
         self._alone: dict[str, tuple[list[int], list[int]]] = {}
         if folder is None:
             self._bytes = memoryview(bytearray(_BYTES))
@@ -80,6 +82,8 @@ class LocalAccounts:
             self._words = self._bytes.cast("q")
             if first:
                 self._take_over(saved)
+            # The others see that there is one more.
+            self._words[_EDITION] += 1
         finally:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
@@ -119,7 +123,7 @@ class LocalAccounts:
         with self._locked():
             numbers, held, _ = self._of(name)
             account.turn(numbers, limits, self._now())
-            account.settle(numbers, reserved, taken)
+            account.settle(numbers, limits, reserved, taken)
             held[0] -= reserved.prompt
             held[1] -= reserved.generated
 
@@ -195,9 +199,9 @@ class LocalAccounts:
     def _all_held(self, own: memoryview | list[int], index: int) -> tuple[int, int]:
         prompt, generated = own[0], own[1]
         if self._folder is not None and index >= 0:
-            now = monotonic()
-            if now >= self._looked + LOOK_SECONDS:
-                self._looked = now
+            now, edition = monotonic(), self._words[_EDITION]
+            if now >= self._looked + LOOK_SECONDS or edition != self._edition:
+                self._looked, self._edition = now, edition
                 self._theirs = [memory.cast("q") for memory in self._folder.others().values()]
             for theirs in self._theirs:
                 prompt += theirs[index]

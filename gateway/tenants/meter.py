@@ -70,6 +70,7 @@ class Meter:
         self.headers = headers
 
     def of(self, answer: Answer, record: Record) -> Answer:
+        record.headers = self.headers
         return MeteredBody(answer, self, record)
 
 
@@ -91,9 +92,6 @@ class MeteredBody(BodyFilter):
 
     def __init__(self, answer: Answer, meter: Meter, record: Record) -> None:
         super().__init__(answer)
-        own = {name for name, _ in meter.headers}
-        kept = [header for header in answer.headers if header[0] not in own]
-        self.headers = [*kept, *meter.headers]
         self._meter = meter
         self._record = record
         self._held = b""

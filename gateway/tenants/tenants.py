@@ -21,7 +21,7 @@ from pdgate.gateway.tenants import account, headroom
 from pdgate.gateway.tenants.account import NOTHING, Answered, Reserved, Short, Taken, View
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.meter import Meter, asking
-from pdgate.protocols.bounds import Bounds, bounds_of
+from pdgate.protocols.bounds import MOST, Bounds, bounds_of
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import PREFILL
 
@@ -216,10 +216,10 @@ def taken_by(
     if not record.legs or not (served or record.outcome == "ok"):
         # No engine was asked, or none had an answer: what that cost is not the client's.
         return Taken()
-    prompt = bounds.prompt if usage is None or usage.prompt is None else usage.prompt
-    cached = 0 if usage is None else usage.cached or 0
+    prompt = bounds.prompt if usage is None or usage.prompt is None else min(usage.prompt, MOST)
+    cached = 0 if usage is None else min(usage.cached or 0, prompt)
     if usage is not None and usage.generated is not None:
-        generated = usage.generated
+        generated = min(usage.generated, MOST)
     elif record.call.streams and began:
         # One says the role, or why it ends.
         generated = max(0, meter.events - 1)

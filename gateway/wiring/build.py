@@ -32,7 +32,6 @@ from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
-from pdgate.gateway.tenants import headroom
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
@@ -186,7 +185,7 @@ def _front(
         service,
         others,
         path_headers if settings.debug_headers else None,
-        headers.to_clients if service.tenants is None else headers.to_clients | headroom.NAMES,
+        headers.to_clients,
         parts.pings_of(settings),
         reload,
         core.crowd,

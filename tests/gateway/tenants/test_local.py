@@ -119,6 +119,23 @@ def test_cached_tokens_count_where_they_are_to() -> None:
     assert list(view.numbers[account.OF_ALL :]) == [90, 80, 5, 1, 10]
 
 
+def test_a_minute_that_gets_a_limit_later_begins_with_nothing() -> None:
+    budget, minute = limits(budget_tokens=10**6), limits(tokens_per_minute=1000)
+    accounts = LocalAccounts(clock=clock_at())
+    for held_to in (budget, ()):
+        accounts.settle("a", held_to, NOTHING, Taken(9000, 0, 9000, counted=9000))
+
+    enter(accounts, minute, 500, 500)
+
+
+def test_whatever_engines_say_that_calls_took_is_counted() -> None:
+    held_to, accounts = limits(tokens_per_minute=1000), LocalAccounts(clock=clock_at())
+    for _ in range(40):
+        accounts.settle("a", held_to, NOTHING, Taken(1 << 59, 1 << 59, 1 << 59, counted=1 << 59))
+
+    assert refused(accounts, held_to, 1, 1).left == 0
+
+
 def test_workers_share_accounts_and_one_that_ended_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
