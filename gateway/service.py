@@ -29,7 +29,7 @@ from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
 from pdgate.gateway.tenants.meter import metered
 from pdgate.gateway.tenants.shares import Shares
-from pdgate.gateway.tenants.tenants import Hold, Tenants
+from pdgate.gateway.tenants.tenants import Tenants, TokenHold
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
@@ -111,7 +111,7 @@ class Service:
         call_id = self.intake.call_id(headers)
         # Nothing waits within `except` (tools/compiled_awaits.py).
         wrong: GatewayError | None = None
-        hold: Hold | None = None
+        hold: TokenHold | None = None
         try:
             if len(body) > READ_AT_ONCE_BYTES:
                 call = await self._read_aside(path, headers, body, call_id, asked, key_state)
@@ -219,7 +219,7 @@ class Service:
             await client.break_off(error)
 
 
-async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> Hold:
+async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
     """Of a call that has entered, and has not where this raises RateLimited or InsufficientQuota."""
     try:
         return await tenants.enter(key_state, call)

@@ -181,7 +181,7 @@ class KeyState:
         )
 
 
-class Tokens(Protocol):
+class TokenOpener(Protocol):
     """Signed tokens of an identity provider, which open as keys do; see gateway/tenants/tokens.py.
 
     Attributes:
@@ -211,7 +211,7 @@ class Authenticator:
         keys: Iterable[ApiKey],
         workers: int = 1,
         clock: Callable[[], float] = monotonic,
-        tokens: Tokens | None = None,
+        tokens: TokenOpener | None = None,
     ) -> None:
         self.key_states: dict[str, KeyState] = {}
         self.tokens = tokens

@@ -41,19 +41,19 @@ BUSY_SECONDS: Final = 1.0
 """When to come back if running calls hold what is left: it is not known when one of them ends."""
 
 
-class Words(Protocol):
+class AccountWords(Protocol):
     """Words that can be read: a list, or memory."""
 
     def __getitem__(self, at: int, /) -> int: ...
 
 
-class Numbers(Words, Protocol):
+class Numbers(AccountWords, Protocol):
     """The words of an account, which can be changed."""
 
     def __setitem__(self, at: int, number: int, /) -> None: ...
 
 
-class Taken(NamedTuple):
+class TokensTaken(NamedTuple):
     """What a call took. `counted`: of its prompt, against the limits."""
 
     prompt: int = 0
@@ -63,7 +63,7 @@ class Taken(NamedTuple):
     counted: int = 0
 
 
-class Short(NamedTuple):
+class TokenShortage(NamedTuple):
     """A limit beneath which the call does not fit.
 
     Attributes:
@@ -78,7 +78,7 @@ class Short(NamedTuple):
     held: bool
 
 
-class Reserved(NamedTuple):
+class ReservedTokens(NamedTuple):
     """What a call holds: of its prompt and its answer, and of each minute's measure."""
 
     prompt: int
@@ -86,25 +86,25 @@ class Reserved(NamedTuple):
     minutes: tuple[int, int, int]
 
 
-NOTHING: Final = Reserved(0, 0, (0, 0, 0))
+NOTHING: Final = ReservedTokens(0, 0, (0, 0, 0))
 
 
-class View(NamedTuple):
+class AccountView(NamedTuple):
     """An account at one moment: its numbers, and what running calls hold of it (prompt, generated)."""
 
     numbers: Sequence[int]
     held: tuple[int, int]
 
 
-class Answered(NamedTuple):
+class ReserveResult(NamedTuple):
     """What became of a call that wants to enter.
 
     Attributes:
         holder: Under which name Redis has what it holds; empty where this host alone has it.
     """
 
-    result: Reserved | Short
-    view: View
+    result: ReservedTokens | TokenShortage
+    view: AccountView
     holder: str = ""
 
 
@@ -129,7 +129,7 @@ def turn(numbers: Numbers, limits: Sequence[TokenLimit], now_ms: int) -> None:
             numbers[at] = 0
 
 
-def used(numbers: Words, limit: TokenLimit) -> int:
+def used(numbers: AccountWords, limit: TokenLimit) -> int:
     """Of the limit's window, as it was turned to last, without what is held."""
     if limit.window is Window.MINUTE:
         return -(-numbers[SPENT + limit.measure] // _MILLI)
@@ -139,12 +139,12 @@ def used(numbers: Words, limit: TokenLimit) -> int:
 
 
 def short(
-    numbers: Words,
+    numbers: AccountWords,
     limits: Sequence[TokenLimit],
     needs: tuple[int, int],
     held: tuple[int, int],
     now_ms: int,
-) -> Short | None:
+) -> TokenShortage | None:
     """The first limit beneath which a call does not fit.
 
     Args:
@@ -158,28 +158,32 @@ def short(
             # What is held has been taken of it already.
             if wanted > left:
                 seconds = (wanted - left) * 60 / limit.most
-                return Short(limit, seconds, max(0, left), held=False)
+                return TokenShortage(limit, seconds, max(0, left), held=False)
         elif wanted > left:
             of_day = limit.window is Window.DAY
             midnight = (DAY_MS - now_ms % DAY_MS) / 1000 if of_day else None
-            return Short(limit, midnight, max(0, left), held=False)
+            return TokenShortage(limit, midnight, max(0, left), held=False)
         elif wanted > left - holds[limit.measure]:
-            return Short(limit, BUSY_SECONDS, max(0, left - holds[limit.measure]), held=True)
+            return TokenShortage(
+                limit, BUSY_SECONDS, max(0, left - holds[limit.measure]), held=True
+            )
     return None
 
 
-def reserve(numbers: Numbers, limits: Sequence[TokenLimit], needs: tuple[int, int]) -> Reserved:
+def reserve(
+    numbers: Numbers, limits: Sequence[TokenLimit], needs: tuple[int, int]
+) -> ReservedTokens:
     need, minutes = _measures(*needs), [0, 0, 0]
     for limit in limits:
         if limit.window is Window.MINUTE:
             part = min(need[limit.measure], limit.most)
             minutes[limit.measure] = part
             numbers[SPENT + limit.measure] += part * _MILLI
-    return Reserved(*needs, (minutes[TOKENS], minutes[PROMPT], minutes[GENERATED]))
+    return ReservedTokens(*needs, (minutes[TOKENS], minutes[PROMPT], minutes[GENERATED]))
 
 
 def settle(
-    numbers: Numbers, limits: Sequence[TokenLimit], reserved: Reserved, taken: Taken
+    numbers: Numbers, limits: Sequence[TokenLimit], reserved: ReservedTokens, taken: TokensTaken
 ) -> None:
     """Of a reservation the minute's part alone: what is held is not among the numbers."""
     for measure, more in enumerate(minutes_of(limits, reserved, taken)):
@@ -191,7 +195,7 @@ def settle(
 
 
 def minutes_of(
-    limits: Sequence[TokenLimit], reserved: Reserved, taken: Taken
+    limits: Sequence[TokenLimit], reserved: ReservedTokens, taken: TokensTaken
 ) -> tuple[int, int, int]:
     """What a call adds to its minutes when it is over, in thousandths; of measures that have a limit."""
     found, minutes = [0, 0, 0], _minutes(limits)
@@ -205,7 +209,7 @@ def _minutes(limits: Sequence[TokenLimit]) -> set[int]:
     return {limit.measure for limit in limits if limit.window is Window.MINUTE}
 
 
-def left(view: View, limit: TokenLimit) -> int:
+def left(view: AccountView, limit: TokenLimit) -> int:
     """What a call that begins now may take."""
     holds = 0 if limit.window is Window.MINUTE else _measures(*view.held)[limit.measure]
     return max(0, limit.most - used(view.numbers, limit) - holds)

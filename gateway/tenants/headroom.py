@@ -15,7 +15,7 @@ from typing import Final
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.token_limits import TokenLimit, Window
 from pdgate.gateway.tenants import account
-from pdgate.gateway.tenants.account import Short, View
+from pdgate.gateway.tenants.account import AccountView, TokenShortage
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, InsufficientQuota, RateLimited
 
@@ -24,7 +24,7 @@ _WINDOWS: Final = {Window.MINUTE: " a minute", Window.DAY: " a day", Window.TOTA
 
 
 def headers_of(
-    key_state: KeyState, limits: Sequence[TokenLimit], view: View | None, now_ms: int
+    key_state: KeyState, limits: Sequence[TokenLimit], view: AccountView | None, now_ms: int
 ) -> Headers:
     """`view`: None where no tokens are counted."""
     found: list[tuple[bytes, bytes]] = []
@@ -43,7 +43,7 @@ def headers_of(
 
 
 def error_of(
-    refused: Short, needs: tuple[int, int], unsaid: bool, headers: Headers
+    refused: TokenShortage, needs: tuple[int, int], unsaid: bool, headers: Headers
 ) -> GatewayError:
     """`unsaid`: the call does not say how much may be generated for it."""
     limit = refused.limit

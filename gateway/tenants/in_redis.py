@@ -27,7 +27,14 @@ from pdgate.cluster.directory import StoreAway
 from pdgate.cluster.redis_client import asked, client
 from pdgate.gateway.security.token_limits import TokenLimit, Window
 from pdgate.gateway.tenants import account
-from pdgate.gateway.tenants.account import NOTHING, Answered, Reserved, Short, Taken, View
+from pdgate.gateway.tenants.account import (
+    NOTHING,
+    AccountView,
+    ReservedTokens,
+    ReserveResult,
+    TokenShortage,
+    TokensTaken,
+)
 from pdgate.gateway.tenants.local import LocalAccounts
 
 log = logging.getLogger(__name__)
@@ -150,7 +157,7 @@ for word = 1, 15 do table.insert(answer, string.format('%.0f', words[word])) end
 return answer
 """
 """ARGV: who holds (empty: nothing is held), who sends news, its number (0: none); whether limits refuse; leases in ms;
-what is held more (less, with news); what was taken: five words of account.Taken and thousandths of three minutes; and
+what is held more (less, with news); what was taken: five words of account.TokensTaken and thousandths of three minutes; and
 window, measure and most of each limit. Any client of the Redis can write there what it likes: what is no number is 0."""
 
 
@@ -193,7 +200,7 @@ class RedisAccounts:
 
     async def reserve(
         self, name: str, limits: tuple[TokenLimit, ...], needs: tuple[int, int]
-    ) -> Answered:
+    ) -> ReserveResult:
         """Accounts of this host decide while Redis is away."""
         if monotonic() < self._again:
             return self.local.reserve(name, limits, needs)
@@ -212,16 +219,18 @@ class RedisAccounts:
         view = _view(found)
         if refused:
             seconds = None if ms < 0 else ms / 1000
-            return Answered(Short(limits[refused - 1], seconds, left, bool(held)), view)
+            return ReserveResult(
+                TokenShortage(limits[refused - 1], seconds, left, bool(held)), view
+            )
         here = self.local.reserve(name, limits, needs, check=False)
-        return Answered(here.result, view, holder)
+        return ReserveResult(here.result, view, holder)
 
     def settle(
         self,
         name: str,
         limits: tuple[TokenLimit, ...],
-        reserved: Reserved,
-        taken: Taken,
+        reserved: ReservedTokens,
+        taken: TokensTaken,
         holder: str,
     ) -> None:
         """Sent with the next news. `holder`: as `reserve` said it."""
@@ -242,7 +251,7 @@ class RedisAccounts:
             waiting.add(news)
             waiting.limits = limits
 
-    async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> View:
+    async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView:
         """That of this host where Redis does not answer."""
         if monotonic() >= self._again:
             try:
@@ -344,6 +353,6 @@ class RedisAccounts:
         self._holder = secrets.token_hex(8)
 
 
-def _view(found: Sequence[Any]) -> View:
+def _view(found: Sequence[Any]) -> AccountView:
     """Of what the script answers."""
-    return View([int(word) for word in found[6:]], (int(found[4]), int(found[5])))
+    return AccountView([int(word) for word in found[6:]], (int(found[4]), int(found[5])))

@@ -23,7 +23,7 @@ from typing import BinaryIO, Final
 from pdgate.gateway.security.token_limits import TokenLimit
 from pdgate.gateway.sync.workers.folder import Folder
 from pdgate.gateway.tenants import account
-from pdgate.gateway.tenants.account import Answered, Reserved, Taken, View
+from pdgate.gateway.tenants.account import AccountView, ReservedTokens, ReserveResult, TokensTaken
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class LocalAccounts:
         needs: tuple[int, int],
         *,
         check: bool = True,
-    ) -> Answered:
+    ) -> ReserveResult:
         """`check`: whether limits can refuse it, and not only count it."""
         with self._locked():
             numbers, held, index = self._of(name)
@@ -110,14 +110,18 @@ class LocalAccounts:
             account.turn(numbers, limits, now)
             holds = self._all_held(held, index)
             if check and (refused := account.short(numbers, limits, needs, holds, now)):
-                return Answered(refused, View(list(numbers), holds))
+                return ReserveResult(refused, AccountView(list(numbers), holds))
             reserved = account.reserve(numbers, limits, needs)
             held[0] += reserved.prompt
             held[1] += reserved.generated
-            return Answered(reserved, View(list(numbers), _sum(holds, needs)))
+            return ReserveResult(reserved, AccountView(list(numbers), _sum(holds, needs)))
 
     def settle(
-        self, name: str, limits: tuple[TokenLimit, ...], reserved: Reserved, taken: Taken
+        self,
+        name: str,
+        limits: tuple[TokenLimit, ...],
+        reserved: ReservedTokens,
+        taken: TokensTaken,
     ) -> None:
         self.changes += 1
         with self._locked():
@@ -127,11 +131,11 @@ class LocalAccounts:
             held[0] -= reserved.prompt
             held[1] -= reserved.generated
 
-    def look(self, name: str, limits: tuple[TokenLimit, ...]) -> View:
+    def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView:
         with self._locked():
             numbers, held, index = self._of(name)
             account.turn(numbers, limits, self._now())
-            return View(list(numbers), self._all_held(held, index))
+            return AccountView(list(numbers), self._all_held(held, index))
 
     def everything(self) -> dict[str, list[int]]:
         """Name -> account, of all tenants that have one."""

@@ -32,12 +32,12 @@ _BEGIN_BYTES: Final = 1024
 _PROMPTS: Final = ("prompt", "input", "text", "token_ids", "input_ids")
 
 
-class _Message(msgspec.Struct):
+class _RoleOnly(msgspec.Struct):
     role: str = ""
 
 
 _messages: Final = msgspec.json.Decoder(list[Raw])
-_message: Final = msgspec.json.Decoder(_Message)
+_message: Final = msgspec.json.Decoder(_RoleOnly)
 
 Served = Callable[[str, str], bool]
 """Model, id of the only engine that can serve the call (empty for any) -> whether one that is up serves it."""

@@ -18,7 +18,14 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.token_limits import TokenLimit, TokenLimits
 from pdgate.gateway.tenants import account, headroom
-from pdgate.gateway.tenants.account import NOTHING, Answered, Reserved, Short, Taken, View
+from pdgate.gateway.tenants.account import (
+    NOTHING,
+    AccountView,
+    ReservedTokens,
+    ReserveResult,
+    TokenShortage,
+    TokensTaken,
+)
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.meter import Meter, asking
 from pdgate.protocols.bounds import MOST, Bounds, bounds_of
@@ -46,26 +53,26 @@ class Accounts(Protocol):
 
     async def reserve(
         self, name: str, limits: tuple[TokenLimit, ...], needs: tuple[int, int]
-    ) -> Answered:
+    ) -> ReserveResult:
         """Never raises for a store that is away."""
 
     def settle(
         self,
         name: str,
         limits: tuple[TokenLimit, ...],
-        reserved: Reserved,
-        taken: Taken,
+        reserved: ReservedTokens,
+        taken: TokensTaken,
         holder: str,
     ) -> None: ...
 
-    async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> View: ...
+    async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView: ...
 
     async def run(self) -> None:
         """Until cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class TokenHold:
     """What one call holds.
 
     Attributes:
@@ -73,7 +80,7 @@ class Hold:
         meter: Through which its answer passes.
         limits: When it entered.
         bounds: What it may take.
-        holder: As account.Answered has it.
+        holder: As account.ReserveResult has it.
     """
 
     call: Call
@@ -81,7 +88,7 @@ class Hold:
     key_state: KeyState
     limits: tuple[TokenLimit, ...]
     bounds: Bounds
-    reserved: Reserved
+    reserved: ReservedTokens
     holder: str
 
 
@@ -116,7 +123,7 @@ class Tenants:
             found = self._each[limits] = limits.each()
         return found
 
-    async def enter(self, key_state: KeyState, call: Call) -> Hold:
+    async def enter(self, key_state: KeyState, call: Call) -> TokenHold:
         """Of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
         limits = self.limits_of(key_state)
         bounds = bounds_of(call)
@@ -126,14 +133,14 @@ class Tenants:
         else:
             answered = await self.shared.reserve(key_state.name, limits, needs)
         headers = headroom.headers_of(key_state, limits, answered.view, int(self._clock() * 1000))
-        if isinstance(answered.result, Short):
+        if isinstance(answered.result, TokenShortage):
             key_state.refused["tokens"] += 1
             raise headroom.error_of(answered.result, needs, bounds.generated is None, headers)
         asked = asking(call)
         meter = Meter(hides=asked is not call, headers=headers)
-        return Hold(asked, meter, key_state, limits, bounds, answered.result, answered.holder)
+        return TokenHold(asked, meter, key_state, limits, bounds, answered.result, answered.holder)
 
-    def settle(self, hold: Hold, record: Record) -> None:
+    def settle(self, hold: TokenHold, record: Record) -> None:
         """Once, when the call is over."""
         state, reserved = hold.key_state, hold.reserved
         taken = taken_by(record, hold.bounds, reserved, hold.meter, state.key.tokens.count_cached)
@@ -164,7 +171,7 @@ class Tenants:
                 # Counted at the end of each call.
                 continue
             calls, prompt, cached, generated = map(int.__sub__, now, before)
-            taken = Taken(prompt, cached, generated, calls, prompt)
+            taken = TokensTaken(prompt, cached, generated, calls, prompt)
             if self.shared is None:
                 self.local.settle(name, (), NOTHING, taken)
             else:
@@ -207,15 +214,15 @@ class Tenants:
 
 
 def taken_by(
-    record: Record, bounds: Bounds, reserved: Reserved, meter: Meter, count_cached: bool
-) -> Taken:
+    record: Record, bounds: Bounds, reserved: ReservedTokens, meter: Meter, count_cached: bool
+) -> TokensTaken:
     """What a call took that is over: as its engine said it, else by what passed of it."""
     usage, began = record.usage, record.committed is not None
     left = record.outcome == "client_gone"
     served = began or left
     if not record.legs or not (served or record.outcome == "ok"):
         # No engine was asked, or none had an answer: what that cost is not the client's.
-        return Taken()
+        return TokensTaken()
     prompt = bounds.prompt if usage is None or usage.prompt is None else min(usage.prompt, MOST)
     cached = 0 if usage is None else min(usage.cached or 0, prompt)
     if usage is not None and usage.generated is not None:
@@ -228,7 +235,7 @@ def taken_by(
     else:
         generated = 0
     counted = prompt if count_cached else max(0, prompt - cached)
-    return Taken(prompt, cached, generated, 1, counted)
+    return TokensTaken(prompt, cached, generated, 1, counted)
 
 
 def _most_since(record: Record) -> int:
@@ -239,7 +246,7 @@ def _most_since(record: Record) -> int:
     return int((record.ended - asked[-1]) * TOKENS_A_SECOND)
 
 
-def _kinds(view: View, first: int) -> Mapping[str, int]:
+def _kinds(view: AccountView, first: int) -> Mapping[str, int]:
     names = ("prompt", "cached", "generated", "calls")
     return dict(zip(names, view.numbers[first : first + len(names)], strict=True))
 

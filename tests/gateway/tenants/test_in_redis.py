@@ -9,7 +9,7 @@ import redis.asyncio
 
 from pdgate.gateway.security.token_limits import TokenLimits
 from pdgate.gateway.tenants import account, in_redis
-from pdgate.gateway.tenants.account import Reserved, Short, Taken
+from pdgate.gateway.tenants.account import ReservedTokens, TokenShortage, TokensTaken
 from pdgate.gateway.tenants.in_redis import PREFIX, RedisAccounts
 from pdgate.gateway.tenants.local import LocalAccounts
 from tests.support.redis import RedisServer, redis_server
@@ -43,16 +43,16 @@ async def test_two_replicas_together_let_in_what_the_budget_has_and_settle_once(
         for accounts in (one, other) * 10
     ]
     answers = [await each for each in asking]
-    inside = [at for at, each in enumerate(answers) if isinstance(each.result, Reserved)]
-    refused = next(each.result for each in answers if isinstance(each.result, Short))
+    inside = [at for at, each in enumerate(answers) if isinstance(each.result, ReservedTokens)]
+    refused = next(each.result for each in answers if isinstance(each.result, TokenShortage))
 
     assert len(inside) == 5
     assert refused.held
     assert one.local.everything().keys() == {"together"}
     for at in inside:
         reserved = answers[at].result
-        assert isinstance(reserved, Reserved)
-        taken = Taken(50, 40, 10, counted=50)
+        assert isinstance(reserved, ReservedTokens)
+        taken = TokensTaken(50, 40, 10, counted=50)
         (one, other)[at % 2].settle("together", BUDGET, reserved, taken, answers[at].holder)
     for accounts in (one, other):
         await accounts._send()
@@ -74,7 +74,7 @@ async def test_redis_holds_to_every_kind_of_limit_as_this_host_does(server: Redi
         here = local.reserve("kinds", MINUTE, needs)
 
         assert type(found.result) is type(here.result), needs
-        if isinstance(found.result, Short) and isinstance(here.result, Short):
+        if isinstance(found.result, TokenShortage) and isinstance(here.result, TokenShortage):
             assert found.result.limit == here.result.limit
             assert found.result.held == here.result.held
         assert found.view.held == here.view.held
@@ -84,8 +84,10 @@ async def test_redis_holds_to_every_kind_of_limit_as_this_host_does(server: Redi
 async def test_news_that_may_have_been_taken_counts_once(server: RedisServer) -> None:
     accounts = replica(server)
     answered = await accounts.reserve("once", BUDGET, (10, 10))
-    assert isinstance(answered.result, Reserved)
-    accounts.settle("once", BUDGET, answered.result, Taken(7, 0, 3, counted=7), answered.holder)
+    assert isinstance(answered.result, ReservedTokens)
+    accounts.settle(
+        "once", BUDGET, answered.result, TokensTaken(7, 0, 3, counted=7), answered.holder
+    )
     await accounts._send()
     number = accounts._number
     for _ in range(2):
@@ -100,11 +102,11 @@ async def test_news_that_may_have_been_taken_counts_once(server: RedisServer) ->
 async def test_what_a_replica_that_died_held_is_held_no_more(server: RedisServer) -> None:
     died, lives = replica(server), replica(server)
     await died.reserve("died", BUDGET, (900, 100))
-    assert isinstance((await lives.reserve("died", BUDGET, (1, 1))).result, Short)
+    assert isinstance((await lives.reserve("died", BUDGET, (1, 1))).result, TokenShortage)
     # As its lease would end.
     await lives._redis.delete(f"{PREFIX}:alive:{died._holder}")
 
-    assert isinstance((await lives.reserve("died", BUDGET, (900, 100))).result, Reserved)
+    assert isinstance((await lives.reserve("died", BUDGET, (900, 100))).result, ReservedTokens)
     assert (await lives.look("died", BUDGET)).held == (900, 100)
     for accounts in (died, lives):
         await accounts._redis.aclose()
@@ -115,17 +117,17 @@ async def test_while_redis_is_away_this_host_decides_and_tells_it_later(tmp_path
         accounts = replica(server)
         running = asyncio.create_task(accounts.run())
         first = await accounts.reserve("away", BUDGET, (100, 500))
-        assert isinstance(first.result, Reserved)
+        assert isinstance(first.result, ReservedTokens)
         server.stop()
 
         refused = await accounts.reserve("away", BUDGET, (100, 500))
         second = await accounts.reserve("away", BUDGET, (100, 200))
-        assert isinstance(refused.result, Short)
-        assert isinstance(second.result, Reserved)
+        assert isinstance(refused.result, TokenShortage)
+        assert isinstance(second.result, ReservedTokens)
         assert accounts.away
         for answered in (first, second):
-            assert isinstance(answered.result, Reserved)
-            taken = Taken(90, 0, 10, counted=90)
+            assert isinstance(answered.result, ReservedTokens)
+            taken = TokensTaken(90, 0, 10, counted=90)
             accounts.settle("away", BUDGET, answered.result, taken, answered.holder)
         server.start()
 
@@ -151,6 +153,6 @@ async def test_what_stands_in_redis_and_is_no_number_is_nothing(server: RedisSer
 
     answered = await accounts.reserve("strange", BUDGET, (10, 10))
 
-    assert isinstance(answered.result, Reserved)
+    assert isinstance(answered.result, ReservedTokens)
     await store.aclose()
     await accounts._redis.aclose()

@@ -7,7 +7,7 @@ import pytest
 
 from pdgate.gateway.security.token_limits import TokenLimit, TokenLimits
 from pdgate.gateway.tenants import account, local, saved
-from pdgate.gateway.tenants.account import NOTHING, Reserved, Short, Taken
+from pdgate.gateway.tenants.account import NOTHING, ReservedTokens, TokenShortage, TokensTaken
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.saved import SavedAccounts
 from tests.support.clock import Clock
@@ -27,17 +27,17 @@ def clock_at(seconds: float = NOON) -> Clock:
 
 def enter(
     accounts: LocalAccounts, held_to: tuple[TokenLimit, ...], prompt: int, generated: int
-) -> Reserved:
+) -> ReservedTokens:
     found = accounts.reserve("a", held_to, (prompt, generated)).result
-    assert isinstance(found, Reserved), found
+    assert isinstance(found, ReservedTokens), found
     return found
 
 
 def refused(
     accounts: LocalAccounts, held_to: tuple[TokenLimit, ...], prompt: int, generated: int
-) -> Short:
+) -> TokenShortage:
     found = accounts.reserve("a", held_to, (prompt, generated)).result
-    assert isinstance(found, Short), found
+    assert isinstance(found, TokenShortage), found
     return found
 
 
@@ -47,7 +47,7 @@ def test_calls_at_once_take_no_more_than_a_minute_has_and_give_back_what_they_di
     enter(accounts, held_to, 100, 400)
 
     short = refused(accounts, held_to, 100, 400)
-    accounts.settle("a", held_to, first, Taken(100, 0, 20, counted=100))
+    accounts.settle("a", held_to, first, TokensTaken(100, 0, 20, counted=100))
 
     assert (short.limit.name, short.left) == ("tokens_per_minute", 0)
     assert short.seconds == pytest.approx(30)
@@ -70,7 +70,7 @@ def test_a_minute_runs_empty_at_the_rate_of_its_limit() -> None:
 def test_what_is_taken_beyond_a_reservation_is_a_debt() -> None:
     clock = clock_at()
     held_to, accounts = limits(tokens_per_minute=60), LocalAccounts(clock=clock)
-    accounts.settle("a", held_to, enter(accounts, held_to, 0, 10), Taken(0, 0, 180))
+    accounts.settle("a", held_to, enter(accounts, held_to, 0, 10), TokensTaken(0, 0, 180))
     clock.now += 119
 
     assert refused(accounts, held_to, 0, 60).seconds == pytest.approx(61)
@@ -81,7 +81,7 @@ def test_a_call_that_may_take_more_than_the_limit_runs_alone() -> None:
 
     reserved = enter(accounts, held_to, 100, 1 << 40)
     refused(accounts, held_to, 1, 1)
-    accounts.settle("a", held_to, reserved, Taken(100, 0, 20, counted=100))
+    accounts.settle("a", held_to, reserved, TokensTaken(100, 0, 20, counted=100))
 
     enter(accounts, held_to, 100, 1 << 40)
 
@@ -90,7 +90,7 @@ def test_a_day_ends_at_midnight_and_a_budget_does_not() -> None:
     clock = clock_at()
     accounts = LocalAccounts(clock=clock)
     day, budget = limits(prompt_tokens_per_day=100), limits(budget_tokens=150)
-    accounts.settle("a", day, enter(accounts, day, 90, 0), Taken(90, 0, 10, counted=90))
+    accounts.settle("a", day, enter(accounts, day, 90, 0), TokensTaken(90, 0, 10, counted=90))
 
     assert refused(accounts, day, 20, 0).seconds == 43_200
     assert enter(accounts, budget, 20, 0)
@@ -105,14 +105,16 @@ def test_what_running_calls_hold_of_a_budget_is_busy_and_not_gone() -> None:
     reserved = enter(accounts, held_to, 10, 60)
 
     assert refused(accounts, held_to, 10, 60).held
-    accounts.settle("a", held_to, reserved, Taken(10, 0, 1, counted=10))
+    accounts.settle("a", held_to, reserved, TokensTaken(10, 0, 1, counted=10))
 
     enter(accounts, held_to, 10, 60)
 
 
 def test_cached_tokens_count_where_they_are_to() -> None:
     held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
-    accounts.settle("a", held_to, enter(accounts, held_to, 90, 5), Taken(90, 80, 5, counted=10))
+    accounts.settle(
+        "a", held_to, enter(accounts, held_to, 90, 5), TokensTaken(90, 80, 5, counted=10)
+    )
 
     assert refused(accounts, held_to, 0, 86).left == 85
     view = accounts.look("a", held_to)
@@ -123,7 +125,7 @@ def test_a_minute_that_gets_a_limit_later_begins_with_nothing() -> None:
     budget, minute = limits(budget_tokens=10**6), limits(tokens_per_minute=1000)
     accounts = LocalAccounts(clock=clock_at())
     for held_to in (budget, ()):
-        accounts.settle("a", held_to, NOTHING, Taken(9000, 0, 9000, counted=9000))
+        accounts.settle("a", held_to, NOTHING, TokensTaken(9000, 0, 9000, counted=9000))
 
     enter(accounts, minute, 500, 500)
 
@@ -131,7 +133,9 @@ def test_a_minute_that_gets_a_limit_later_begins_with_nothing() -> None:
 def test_whatever_engines_say_that_calls_took_is_counted() -> None:
     held_to, accounts = limits(tokens_per_minute=1000), LocalAccounts(clock=clock_at())
     for _ in range(40):
-        accounts.settle("a", held_to, NOTHING, Taken(1 << 59, 1 << 59, 1 << 59, counted=1 << 59))
+        accounts.settle(
+            "a", held_to, NOTHING, TokensTaken(1 << 59, 1 << 59, 1 << 59, counted=1 << 59)
+        )
 
     assert refused(accounts, held_to, 1, 1).left == 0
 
@@ -145,7 +149,7 @@ def test_workers_share_accounts_and_one_that_ended_holds_nothing(
     enter(one, held_to, 10, 60)
 
     assert refused(other, held_to, 10, 60).held
-    one.settle("a", held_to, NOTHING, Taken(0, 0, 5))
+    one.settle("a", held_to, NOTHING, TokensTaken(0, 0, 5))
     assert other.look("a", held_to).held == (10, 60)
     one.close()
 
@@ -169,9 +173,9 @@ def test_tenants_for_whom_there_is_no_row_are_counted_by_each_worker(
     monkeypatch.setattr(local, "MOST_TENANTS", 2)
     held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
     for name in ("a", "b", "c", "d", "e"):
-        assert isinstance(accounts.reserve(name, held_to, (10, 60)).result, Reserved)
+        assert isinstance(accounts.reserve(name, held_to, (10, 60)).result, ReservedTokens)
 
-    assert isinstance(accounts.reserve("e", held_to, (10, 60)).result, Short)
+    assert isinstance(accounts.reserve("e", held_to, (10, 60)).result, TokenShortage)
     assert accounts.everything().keys() == {"a", "b"}
     assert len(accounts._alone) <= 2
 
@@ -180,7 +184,9 @@ def test_what_was_taken_survives_a_restart_with_a_state_folder(tmp_path: Path) -
     held_to = limits(budget_tokens=100)
     accounts = LocalAccounts(clock=clock_at())
     keeping = SavedAccounts(tmp_path, accounts.everything, lambda: accounts.changes)
-    accounts.settle("a", held_to, enter(accounts, held_to, 40, 60), Taken(40, 5, 20, counted=40))
+    accounts.settle(
+        "a", held_to, enter(accounts, held_to, 40, 60), TokensTaken(40, 5, 20, counted=40)
+    )
     keeping.close()
 
     after = LocalAccounts(clock=clock_at(), saved=lambda: saved.read(tmp_path))
