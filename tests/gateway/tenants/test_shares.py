@@ -12,6 +12,7 @@ from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.sections import ShareEntry
 from pdgate.gateway.security.keys import hash_of
 from pdgate.gateway.tenants.shares import Share, Shares, chosen_of
+from pdgate.operations.explain.story import story
 from pdgate.protocols.call import CHAT, Call, Raw, encode
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, gateway_of
@@ -109,6 +110,12 @@ async def test_engines_get_their_models_name_and_operators_see_the_choice() -> N
     assert shared.headers["x-pd-path"] == "plain"
     assert statuses == [403, 403, 200]
     assert [json.loads(one.body)["model"] for one in engine.calls] == ["m-stable"] * 2
+
+
+def test_the_story_of_a_call_says_that_it_was_shared() -> None:
+    head = story({"id": "c", "model": "m-canary", "shared": "m", "outcome": "ok"})[0]
+
+    assert head == "call c, model m-canary (a share of m): ok"
 
 
 async def test_a_reload_changes_shares() -> None:
