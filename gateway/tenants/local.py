@@ -3,8 +3,8 @@
     <folder>/tenants.accounts     a row for each tenant: its name and its account; changed under its lock
     <folder>/<worker>.held        what each worker's running calls hold; ends with the worker
 
-A lock is held for some microseconds, and none is waited for: a worker that was stopped while it had it must not
-stop the others, so after a few tries the row is changed without.
+A lock is held for some microseconds, and waited for WAIT_SECONDS at most: a worker that was stopped while it had it
+must not stop the others, so after that the row is changed without.
 
 What a tenant has taken stays when it is configured no more; a tenant for which there is no row left is counted
 by each worker for itself.
@@ -36,7 +36,8 @@ _BYTES: Final = (MOST_TENANTS + 1) * _ROW_BYTES
 """The first row says how many there are, and how often a worker has come."""
 _EDITION: Final = 1
 _HELD_BYTES: Final = MOST_TENANTS * 16
-_TRIES: Final = 50
+WAIT_SECONDS: Final = 0.005
+IMPATIENT_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 0.5
 """Between looks for other workers that have ended."""
 
@@ -62,6 +63,7 @@ class LocalAccounts:
         self._theirs: list[memoryview] = []
         self._looked = 0.0
         self._edition = 0
+        self._impatient = 0.0
         self._alone: dict[str, tuple[list[int], list[int]]] = {}
         if folder is None:
             self._bytes = memoryview(bytearray(_BYTES))
@@ -217,12 +219,18 @@ class LocalAccounts:
         if self._file is None:
             yield
             return
-        for _ in range(_TRIES):
+        until = monotonic() + WAIT_SECONDS
+        while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             except BlockingIOError:
-                continue
-            break
+                now = monotonic()
+                if now > until or now < self._impatient:
+                    # Who has it was stopped: for a while it is not waited for again.
+                    self._impatient = now + IMPATIENT_SECONDS
+                    break
+                os.sched_yield()
         try:
             yield
         finally:

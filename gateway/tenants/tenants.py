@@ -127,7 +127,10 @@ class Tenants:
         """Of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
         limits = self.limits_of(key_state)
         bounds = bounds_of(call)
-        needs = bounds.prompt, bounds.most_generated(self._unsaid(key_state, call, bounds))
+        generated = bounds.most_generated(self._unsaid(key_state, call, bounds))
+        # Of what is more than the whole of each limit it does not matter how much that is.
+        most = max(limit.most for limit in limits) + 1
+        needs = min(bounds.prompt, most), min(generated, most)
         if self.shared is None:
             answered = self.local.reserve(key_state.name, limits, needs)
         else:
@@ -135,7 +138,9 @@ class Tenants:
         headers = headroom.headers_of(key_state, limits, answered.view, int(self._clock() * 1000))
         if isinstance(answered.result, TokenShortage):
             key_state.refused["tokens"] += 1
-            raise headroom.error_of(answered.result, needs, bounds.generated is None, headers)
+            raise headroom.error_of(
+                answered.result, (bounds.prompt, generated), bounds.generated is None, headers
+            )
         asked = asking(call)
         meter = Meter(hides=asked is not call, headers=headers)
         return TokenHold(asked, meter, key_state, limits, bounds, answered.result, answered.holder)
