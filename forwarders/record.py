@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from pdgate.forwarders.base import Answer
-from pdgate.protocols.call import Call, Raw
+from pdgate.protocols.call import Call, Headers, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import ENCODE, PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
@@ -128,6 +128,7 @@ class Record:
         queued_seconds: How long it waited until engines had room; None if no limits are set.
         key: The name of the caller's API key; "" where none is asked for.
         expired: Attempts that ended because prefill might no longer hold the KV.
+        headers: More of them that the client gets with its answer.
         committed: The first byte is on its way to the client: no retry any more.
         end_of_answer: The last bytes that the client got, as long as they are of use: of a stream
             at least the last event but "[DONE]", of another answer all of it, if it is short.
@@ -142,7 +143,7 @@ class Record:
 
     __slots__ = (
         "attempts", "call", "choices", "clock", "committed", "decisions", "end_of_answer", "ended",
-        "expired", "gaps", "handed_over", "key", "legs", "mode", "not_resumed", "outcome", "path",
+        "expired", "gaps", "handed_over", "headers", "key", "legs", "mode", "not_resumed", "outcome", "path",
         "protocol", "queued_seconds", "resumed", "started", "status", "trace", "usage",
         "usage_said",
     )  # fmt: skip
@@ -162,6 +163,7 @@ class Record:
         self.expired = 0
         self.queued_seconds: float | None = None
         self.key = ""
+        self.headers: Headers = ()
         self.committed: float | None = None
         self.end_of_answer = b""
         self.usage: Usage | None = None
@@ -230,6 +232,7 @@ class Record:
             "attempt_id": self.call.attempt_id,
             "api": self.call.route,
             "model": self.call.model,
+            "shared": self.call.shared,
             "key": self.key,
             "trace_id": None if self.trace is None else self.trace.id,
             "protocol": self.protocol,

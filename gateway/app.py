@@ -29,7 +29,6 @@ from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.protocols.apis import APIS, RESPONSES, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
-    BadRequest,
     GatewayError,
     NotFound,
     Unauthorized,
@@ -138,7 +137,8 @@ def create_app(
         assert authenticator is not None
         try:
             return authenticator.key_state(RequestHeaders(request.scope["headers"]))
-        except (Unauthorized, BadRequest):
+        except GatewayError:
+            # A key that is none, or a token that cannot be checked now.
             return None
 
     @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})

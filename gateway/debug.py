@@ -21,8 +21,11 @@ DebugHeaders = Callable[[Record], Headers]
 
 
 def path_headers(record: Record) -> Headers:
-    """x-pd-path, and the instances of the last attempt; how each was chosen, where that is kept."""
+    """x-pd-path, the model that a shared call went to, and the instances of the last attempt; how each was
+    chosen, where that is kept."""
     found = {b"x-pd-path": _way(record)}
+    if record.call.shared is not None and record.call.model is not None:
+        found[b"x-pd-model"] = record.call.model.encode()
     for leg in record.legs:
         if leg.attempt == record.attempts:
             # Whatever answers is called decode.

@@ -12,10 +12,12 @@ from pdgate.protocols.errors import (
     ClientTooSlow,
     EngineRejected,
     GatewayError,
+    InsufficientQuota,
     MethodNotAllowed,
     NotFound,
     NotServed,
     PermissionDenied,
+    RateLimited,
     TooLarge,
     Unauthorized,
     Unprocessable,
@@ -37,6 +39,7 @@ _BY_STATUS: dict[int, type[GatewayError]] = {
         BadRequest,
         Unauthorized,
         PermissionDenied,
+        RateLimited,
         NotFound,
         MethodNotAllowed,
         ClientTooSlow,
@@ -83,7 +86,9 @@ def as_response(
         status, body, headers = error.status, shapes.body_of(error, shape), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
-        if isinstance(error, CallBreaksEngines | NotServed):
+        if isinstance(error, RateLimited | InsufficientQuota):
+            headers += error.limits
+        if isinstance(error, CallBreaksEngines | NotServed | InsufficientQuota):
             # OpenAI's clients repeat what has failed with 5xx, unless a header forbids it.
             headers.append((b"x-should-retry", b"false"))
         if error.closes:

@@ -29,6 +29,9 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
+from pdgate.gateway.tenants.meter import metered
+from pdgate.gateway.tenants.shares import Shares
+from pdgate.gateway.tenants.tenants import Tenants, TokenHold
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
@@ -59,6 +62,8 @@ class Service:
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
         holds: Keeps calls waiting while operators change their engines; None where nobody can.
+        tenants: Holds keys to their limits of tokens; None where no keys are asked for.
+        shares: Of models whose calls others serve; None where there are none.
     """
 
     def __init__(
@@ -77,6 +82,8 @@ class Service:
         self.gate = gate
         self.total = total
         self.holds: Holds | None = None
+        self.tenants: Tenants | None = None
+        self.shares: Shares | None = None
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -108,6 +115,7 @@ class Service:
         call_id = self.intake.call_id(headers)
         # Nothing waits within `except` (tools/compiled_awaits.py).
         wrong: GatewayError | None = None
+        hold: TokenHold | None = None
         try:
             if len(body) > READ_AT_ONCE_BYTES:
                 call = await self._read_aside(path, headers, body, call_id, asked, key_state)
@@ -117,13 +125,20 @@ class Service:
                 call = passing(self.intake, asked, headers, body, call_id, self._fleet, key_state)
             if call.api is not None:
                 call = placed(call, self._fleet, key_state)
+            model = call.model
+            if self.shares is not None:
+                call = self.shares.of(call, "" if key_state is None else key_state.name)
             place = None if self.gate is None else place_of(call, headers, key_state)
             if key_state is not None:
                 if call.passed is None:
                     if key_state.key.models:
                         check_fields(call)
                     call = kept_apart(call, key_state.name)
-                key_state.enter(call.model)
+                # Nothing may fail behind it but what leaves again.
+                key_state.enter(model)
+                if key_state.counts_tokens and self.tenants is not None:
+                    hold = await _hold(self.tenants, key_state, call)
+                    call = hold.call
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
             wrong = errors.known(caught)
@@ -148,7 +163,10 @@ class Service:
                         if turn.waits:
                             await turn.come()
                         record.queued_seconds = turn.seconds
-                    await self._execution.serve(call, record, client.deliver)
+                    deliver = (
+                        client.deliver if hold is None else metered(hold.meter, client.deliver)
+                    )
+                    await self._execution.serve(call, record, deliver)
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 if self.holds is not None:
@@ -170,6 +188,12 @@ class Service:
                 key_state.leave()
             if self.holds is not None:
                 self.holds.over(record)
+            if key_state is not None:
+                if hold is None:
+                    if record.usage is not None:
+                        key_state.note(record.usage)
+                elif self.tenants is not None:
+                    self.tenants.settle(hold, record)
             self._stats.closed(record)
 
     async def _read_aside(
@@ -210,6 +234,15 @@ class Service:
             await client.refuse(error, record.call.id)
         else:
             await client.break_off(error)
+
+
+async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
+    """Of a call that has entered, and has not where this raises RateLimited or InsufficientQuota."""
+    try:
+        return await tenants.enter(key_state, call)
+    except BaseException:
+        key_state.leave()
+        raise
 
 
 def _outcome(error: GatewayError) -> str:

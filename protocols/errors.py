@@ -104,6 +104,27 @@ class RateLimited(GatewayError):
 
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
 
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_seconds: int | None = None,
+        limits: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """`limits`: headers that say how much is left of which."""
+        super().__init__(message, retry_after_seconds=retry_after_seconds)
+        self.limits = limits
+
+
+class InsufficientQuota(GatewayError):
+    """The caller's budget is used up, so that coming back later is of no use."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+
+    def __init__(self, message: str, *, limits: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.limits = limits
+
 
 class Draining(GatewayError):
     """This process is about to end: the call is for another one, by another connection."""

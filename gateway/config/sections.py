@@ -424,3 +424,17 @@ class AdaptiveSection(Section, panel=SCHEDULING):
     """Between two changes, at least."""
     stay_seconds: Annotated[Seconds, Setting("Seconds: a side.", "--adaptive-stay")] = 60.0
     """How long an engine serves a side before it goes back, at least."""
+
+
+class ShareEntry(Section):
+    """Calls for one model that others serve, each by its share.
+
+    Attributes:
+        model: That clients ask for.
+        to: Model -> its weight; a conversation stays with one of them.
+        by: key keeps all calls of an API key with one of them.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    to: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]]
+    by: Literal["conversation", "key"] = "conversation"

@@ -3,6 +3,7 @@
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.instances import host_and_port
+from pdgate.gateway.config.jwt import check_jwt
 from pdgate.gateway.config.settings import Settings
 from pdgate.gateway.config.token import read_token
 from pdgate.gateway.security import headers, tls
@@ -13,6 +14,7 @@ from pdgate.gateway.security.headers import Authorization, HeaderPolicy
 def check_security(settings: Settings) -> None:
     """Raises ConfigError for files that will not do, and for what cannot be meant."""
     api_keys(settings.api_keys, settings.api_keys_file)
+    check_jwt(settings.jwt)
     if settings.tls.cert_file:
         try:
             tls.check_server(**settings.tls.model_dump())
@@ -34,7 +36,7 @@ def check_security(settings: Settings) -> None:
 
 def _check_listeners(settings: Settings) -> None:
     if not settings.admin_listen:
-        if settings.debug_routes and (settings.api_keys or settings.api_keys_file):
+        if settings.debug_routes and settings.asks_for_keys:
             # A key says who may call, not who may look at others' calls.
             raise ConfigError("'debug_routes' with API keys needs 'admin_listen'")
         if settings.metrics_on == "admin":
@@ -75,6 +77,6 @@ def header_policy(settings: Settings) -> HeaderPolicy:
 def _authorization(settings: Settings) -> Authorization:
     return headers.authorization_of(
         settings.client_authorization,
-        has_keys=bool(settings.api_keys or settings.api_keys_file),
+        has_keys=settings.asks_for_keys,
         has_own=bool(settings.engine_key_file),
     )

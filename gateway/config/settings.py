@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pdgate.forwarders.choices import Mode, OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry, records
+from pdgate.gateway.config.jwt import JwtSection
 from pdgate.gateway.config.sections import (
     AdaptiveSection,
     AdmissionSection,
@@ -27,6 +28,7 @@ from pdgate.gateway.config.sections import (
     ListenSection,
     ModelEntry,
     PrefixIndexSection,
+    ShareEntry,
     TargetsSection,
     TimeoutsSection,
     TlsSection,
@@ -211,6 +213,10 @@ class Settings(Section):
         tuple[ModelEntry, ...],
         Setting("What is different for single models.", flag=None, on_reload=OnReload.MODELS),
     ] = ()
+    shares: Annotated[
+        tuple[ShareEntry, ...],
+        Setting("Models whose calls others serve.", flag=None, on_reload=OnReload.MODELS),
+    ] = ()
     health: HealthSection = Field(default_factory=HealthSection)
     drain: DrainingSection = Field(default_factory=DrainingSection)
     engine_metrics: EngineMetricsSection = Field(default_factory=EngineMetricsSection)
@@ -227,6 +233,7 @@ class Settings(Section):
         ),
     ] = ""
     """A TOML file with more tables [[api_keys]], and nothing else."""
+    jwt: JwtSection = Field(default_factory=JwtSection)
     client_authorization: Annotated[
         Literal["drop", "pass", "replace"] | None,
         Setting("What engines get of the client's header Authorization.", panel=SECURITY),
@@ -308,6 +315,11 @@ class Settings(Section):
         """Other names of models -> their own."""
         return {alias: model.name for model in self.models for alias in model.aliases}
 
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether only callers are served that show who they are."""
+        return bool(self.api_keys or self.api_keys_file or self.jwt.issuer)
+
     @model_validator(mode="after")
     def _every_instance_is_one_of_a_kind(self) -> Self:
         records(self.instances, self.protocol_of, self.generation)
@@ -323,6 +335,23 @@ class Settings(Section):
             raise ValueError(
                 f"the alias {doubles[0]!r} is also another name, so it is not clear which"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_share_leads_somewhere(self) -> Self:
+        named = Counter(share.model for share in self.shares)
+        for share in self.shares:
+            where = f"the shares of {share.model!r}"
+            if named[share.model] > 1:
+                raise ValueError(f"several shares are of the model {share.model!r}")
+            if not share.to:
+                raise ValueError(f"{where} lead to no model")
+            if share.model in self.aliases:
+                raise ValueError(f"{where}: it is an alias; name the model itself")
+            if again := sorted(named.keys() & share.to.keys()):
+                raise ValueError(f"{where} lead to {again[0]!r}, whose calls are shared themselves")
+            if aliases := sorted(self.aliases.keys() & share.to.keys()):
+                raise ValueError(f"{where} lead to {aliases[0]!r}, an alias; name the model itself")
         return self
 
     def protocol_of(self, model: str) -> str:

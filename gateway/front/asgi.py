@@ -282,7 +282,7 @@ class AsgiClient:
             answer,
             self._streams,
             record.call.id,
-            () if self._debug is None else self._debug(record),
+            record.headers if self._debug is None else [*record.headers, *self._debug(record)],
             self._wanted,
         )
         if record.gaps is not None:

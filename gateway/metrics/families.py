@@ -377,6 +377,11 @@ KEY_CALLS_REFUSED: Final = Counter(
     "Calls that an API key had no right to, or not yet.",
     ("key", "reason"),
 )
+KEY_TOKENS: Final = Counter(
+    "pdgate_key_tokens",
+    "Tokens that calls took, by API key: of prompts, of these cached, and generated.",
+    ("key", "kind"),
+)
 CALLS_WAITING: Final = Gauge(
     "pdgate_calls_waiting",
     "Calls that wait until engines have room.",

@@ -39,7 +39,7 @@ EJECTIONS: Final = ("refused", "failures", "silent", "stuck", "not well")
 GIVEN_UP: Final = tuple(
     found.value for found in LivenessVerdict if found is not LivenessVerdict.ALIVE
 )
-KEY_REFUSALS: Final = ("model", "rate", "concurrency")
+KEY_REFUSALS: Final = ("model", "rate", "concurrency", "tokens")
 
 _RETRIED: Final = (EngineRefused, EngineFailed, EngineTooSlow, EngineBusy, KvExpired)
 

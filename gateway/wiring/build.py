@@ -79,6 +79,7 @@ def build(
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
+    signed = parts.signed_of(settings)
     core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
@@ -94,7 +95,7 @@ def build(
         stats=stats,
         drain=parts.drain_of(settings, stats),
         intake=parts.intake_of(settings, headers),
-        authenticator=parts.door_of(settings),
+        authenticator=parts.door_of(settings, signed),
         gate=parts.gate_of(settings, endpoints, scheduler, load),
         prober=parts.prober_of(settings, endpoints, access),
         crowd=crowd,
@@ -114,6 +115,8 @@ def build(
     service = parts.service_of(core)
     out = OutOfUse(core)
     control, controlling = control_of(core, service, out)
+    service.tenants = parts.tenants_of(settings, core.authenticator, endpoints, load_folder)
+    service.shares = parts.shares_of(settings, endpoints)
     front = _front(
         core,
         service,
@@ -124,7 +127,7 @@ def build(
             components.call_path(core),
             components.process(core),
             components.health(core),
-            components.keys(core),
+            components.keys(core, signed),
             components.disaggregation_rule(core),
             components.drained_instances(
                 core, more, out, None if control is None else control.let_in
@@ -132,6 +135,7 @@ def build(
             components.batches(core, service),
             *present(
                 controlling,
+                components.tenants(core, service),
                 components.discovery(feed),
                 components.admission(core),
                 components.callbacks(callbacks),

@@ -18,6 +18,7 @@ from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import breaker_limits, rule_of
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.config.setting import OnReload
@@ -35,6 +36,7 @@ from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics
 from pdgate.gateway.wiring.control import OutOfUse, store_of
+from pdgate.gateway.wiring.parts import Signed
 from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
@@ -129,29 +131,62 @@ def discovery(feed: Feed | None) -> Component | None:
     return Component(jobs=feed.jobs, collect=status.collect, ready={"directory": status})
 
 
-def keys(core: GatewayCore) -> Component:
-    """API keys; a file of them is read again at each reload."""
+def keys(core: GatewayCore, signed: Signed | None) -> Component:
+    """API keys and signed tokens; a file of keys is read again at each reload."""
     authenticator = core.authenticator
 
     def reconfigure(wanted: Settings) -> Change:
         keys = api_keys(wanted.api_keys, wanted.api_keys_file, wanted.aliases)
-        if (authenticator is not None) != bool(keys):
+        if (authenticator is not None) != wanted.asks_for_keys:
             raise ConfigError(
                 "'api_keys': to begin or to end asking for keys needs a restart, "
                 "so nothing was changed"
             )
+        checks = token_checks(wanted) if wanted.jwt.issuer else None
 
         def change() -> None:
             if authenticator is not None:
                 authenticator.admit(keys)
+                if checks is not None and signed is not None:
+                    signed.tokens.use(checks)
 
         return change
 
     return Component(
+        jobs={} if signed is None else {"jwt-keys": signed.keys.run},
         collect=None if authenticator is None else partial(metrics.keys, authenticator),
         reconfigure={OnReload.KEYS: reconfigure},
         each_reload=reconfigure,
     )
+
+
+def tenants(core: GatewayCore, service: Service) -> Component | None:
+    """What keys have taken, in all workers and replicas."""
+    found = service.tenants
+    if found is None:
+        return None
+    jobs, closes = {"key-usage": found.run}, [found.tell]
+    if found.shared is not None:
+        jobs["shared-usage"] = found.shared.run
+    elif core.settings.state_dir:
+        from pdgate.gateway.tenants.saved import SavedAccounts
+
+        saving = SavedAccounts(
+            Path(core.settings.state_dir), found.local.everything, lambda: found.local.changes
+        )
+        jobs["saved-usage"] = saving.run
+        closes.append(saving.close)
+
+    def close() -> None:
+        for one in (*closes, found.local.close):
+            one()
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.usage import routes
+
+        return [routes(found, token)]
+
+    return Component(jobs=jobs, close=close, routes=routes)
 
 
 def batches(core: GatewayCore, service: Service) -> Component:

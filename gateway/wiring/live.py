@@ -25,7 +25,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.gateway.wiring.parts import encode_stage_of, limits_of
+from pdgate.gateway.wiring.parts import encode_stage_of, limits_of, shares_of
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -104,9 +104,16 @@ class LiveCallPath:
 
     def _models(self, before: Settings, wanted: Settings) -> Change:
         changes = [self._policies_of_models(wanted), self._times(wanted), self._intake(wanted)]
+        changes.append(self._shares(wanted))
         if _protocols(before) != _protocols(wanted):
             changes.append(self._fleet(before, wanted))
         return _all(changes)
+
+    def _shares(self, wanted: Settings) -> Change:
+        def change() -> None:
+            self.front.service.shares = shares_of(wanted, self.core.endpoints)
+
+        return change
 
     def _policies_of_models(self, wanted: Settings) -> Change:
         try:

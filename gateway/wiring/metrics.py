@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
@@ -19,6 +19,7 @@ from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.call_stats import OTHER
 from pdgate.gateway.metrics.family import Key, Samples, Source
 from pdgate.gateway.metrics.zero_values import KEY_REFUSALS
 from pdgate.gateway.probe import Prober
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from pdgate.gateway.batch.runner import Runner
     from pdgate.gateway.control.control import Control
     from pdgate.gateway.control.holds import Holds
+
+MOST_KEYS: Final = 256
+"""That have metrics of their tokens each."""
 
 
 class _Page(Collector):
@@ -141,7 +145,7 @@ def prefixes(index: PrefixIndex) -> Iterator[Samples]:
 
 
 def keys(authenticator: Authenticator) -> Iterator[Samples]:
-    """There are as many values of the label as there are keys."""
+    """There are as many values of the label as there are keys, but of tokens, whose tenants come and go."""
     key_states = authenticator.key_states.items()
     yield families.KEY_CALLS.samples((name, key_state.calls) for name, key_state in key_states)
     yield families.KEY_CALLS_IN_FLIGHT.samples(
@@ -153,6 +157,23 @@ def keys(authenticator: Authenticator) -> Iterator[Samples]:
         for name, key_state in key_states
         for reason, count in {**zeros, **key_state.refused}.items()
     )
+    yield families.KEY_TOKENS.samples(_key_tokens(authenticator))
+
+
+def _key_tokens(authenticator: Authenticator) -> Iterator[tuple[Key, int]]:
+    """Of the first keys each, and of all others and of tenants of tokens together."""
+    others = Counter(() if authenticator.tokens is None else authenticator.tokens.gone)
+    for at, key_state in enumerate(authenticator.states()):
+        found = {
+            "prompt": key_state.prompt,
+            "cached": key_state.cached,
+            "generated": key_state.generated,
+        }
+        if at < MOST_KEYS and key_state.name in authenticator.key_states:
+            yield from (((key_state.name, kind), tokens) for kind, tokens in found.items())
+        else:
+            others.update(found)
+    yield from (((OTHER, kind), tokens) for kind, tokens in others.items())
 
 
 def admission(gate: Gate) -> Iterator[Samples]:

@@ -68,7 +68,9 @@ def _head(record: Json) -> Iterator[str]:
     after = "" if total is None else f" after {total:.1f} ms"
     status = record.get("status")
     outcome = f"{record.get('outcome')}" + (f" ({status})" if status else "")
-    yield f"call {record.get('id')}, model {record.get('model') or 'none named'}: {outcome}{after}"
+    shared = f" (a share of {record['shared']})" if record.get("shared") else ""
+    model = f"{record.get('model') or 'none named'}{shared}"
+    yield f"call {record.get('id')}, model {model}: {outcome}{after}"
     path = record.get("path", "")
     if path:
         what = [_PATHS.get(str(path), str(path))]
