@@ -26,7 +26,7 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
-from pdgate.protocols.apis import APIS, RESPONSES, shape_of
+from pdgate.protocols.apis import APIS, RESPONSES, SOUNDS, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     BadRequest,
@@ -235,6 +235,19 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
             responses=openapi.responses(path),
             openapi_extra=openapi.operation(path),
         )(serving(path))
+
+    for path in SOUNDS:
+
+        def sounding(path: str = path) -> Callable[[Request], Awaitable[Response]]:
+            async def sound(request: Request) -> Response:
+                found = calls().passes(request.scope, path)
+                if found is None:
+                    raise BadRequest("the target of the request cannot be read")
+                return Served(partial(calls().serve, path, found, request))
+
+            return sound
+
+        app.post(path, **openapi.of_sounds(path))(sounding())
 
     stored = f"{RESPONSES}/{{response_id}}"
     for declare, end, summary in (

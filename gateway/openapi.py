@@ -10,7 +10,18 @@ reference, "Messages"; vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/pro
 
 from typing import Any, Final
 
-from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES, Kind, Shape, shape_of
+from pdgate.protocols.apis import (
+    APIS,
+    GENERATE,
+    MESSAGES,
+    NATIVE,
+    RESPONSES,
+    SOUNDS,
+    SPEECH,
+    Kind,
+    Shape,
+    shape_of,
+)
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -210,6 +221,51 @@ def operation(path: str) -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": _BODIES.get(path) or _body_of(path)}},
         }
+    }
+
+
+_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["file"],
+    "properties": {
+        "file": {**_TEXT, "contentMediaType": "application/octet-stream"},
+        "model": _FIELDS["model"],
+        "language": _TEXT,
+        "prompt": _TEXT,
+        "response_format": _TEXT,
+        "temperature": {"type": "number"},
+        "stream": {"type": "boolean"},
+    },
+}
+_SPOKEN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["input"],
+    "properties": {
+        "input": _TEXT,
+        "model": _FIELDS["model"],
+        "voice": {"type": ["string", "object", "null"]},
+        "response_format": {"type": ["string", "null"]},
+    },
+}
+
+
+def of_sounds(path: str) -> dict[str, Any]:
+    """What is said of POST to a route that hears or speaks: its request, and its answers by status."""
+    speaks = path == SPEECH
+    request, schema = ("application/json", _SPOKEN) if speaks else ("multipart/form-data", _FORM)
+    heard: dict[str, Any] = {
+        "application/json": {"schema": {"title": "Transcription", "type": "object"}},
+        "text/event-stream": {"schema": _TEXT},
+        "text/plain": {"schema": _TEXT},
+    }
+    answer = {
+        "description": SOUNDS[path].summary,
+        "content": {"audio/*": {}} if speaks else heard,
+    }
+    return {
+        "summary": SOUNDS[path].summary,
+        "responses": {200: answer, **{status: refusal(status) for status in _REFUSALS}},
+        "openapi_extra": {"requestBody": {"required": True, "content": {request: {"schema": schema}}}},
     }
 
 
