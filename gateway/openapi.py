@@ -205,6 +205,7 @@ _REFUSALS: Final = {
     413: "The body is too large",
     415: "The body is not JSON",
     422: "An engine cannot do what is asked for",
+    426: "The route is a WebSocket",
     429: "Too many calls; Retry-After says when to come again",
     500: "A bug of the gateway",
     501: "No engine here can do this",
@@ -264,8 +265,13 @@ def of_sounds(path: str) -> dict[str, Any]:
     }
     return {
         "summary": SOUNDS[path].summary,
-        "responses": {200: answer, **{status: refusal(status) for status in _REFUSALS}},
-        "openapi_extra": {"requestBody": {"required": True, "content": {request: {"schema": schema}}}},
+        "responses": {
+            200: answer,
+            **{status: refusal(status) for status in _REFUSALS if status != 426},
+        },
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": {request: {"schema": schema}}}
+        },
     }
 
 
@@ -283,7 +289,10 @@ def responses(path: str) -> dict[int | str, dict[str, Any]]:
         # Scores come as a list from some engines.
         schema = _ANSWERS.get(path, {"type": ["object", "array"]})
         answer["content"] = {"application/json": {"schema": schema}}
-    return {200: answer, **{status: refusal(status, shape_of(path)) for status in _REFUSALS}}
+    return {
+        200: answer,
+        **{status: refusal(status, shape_of(path)) for status in _REFUSALS if status != 426},
+    }
 
 
 def refusal(status: int, shape: Shape = Shape.OPENAI) -> dict[str, Any]:

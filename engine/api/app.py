@@ -8,6 +8,7 @@ from pdgate import __version__
 from pdgate.engine import vision
 from pdgate.engine.api import (
     answer,
+    audio,
     chat,
     completions,
     embeddings,
@@ -16,6 +17,7 @@ from pdgate.engine.api import (
     generate,
     messages,
     native,
+    realtime,
     responses,
     tokenize,
 )
@@ -30,7 +32,12 @@ from pdgate.engine.metrics import CONTENT_TYPE
 def build(service: EngineService, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
-    for router in (tokenize.routes(service), embeddings.routes(service), *more):
+    for router in (
+        tokenize.routes(service),
+        embeddings.routes(service),
+        audio.routes(service),
+        *more,
+    ):
         app.include_router(router)
 
     @app.post("/v1/completions")
@@ -68,6 +75,8 @@ def build(service: EngineService, *more: APIRouter) -> FastAPI:
     @app.post(messages.COUNT_PATH)
     async def count_tokens(http: Request) -> Response:
         return JSONResponse(messages.count(service, fields.parse(await http.body())))
+
+    app.router.routes.append(realtime.route(service))
 
     @app.get("/v1/models")
     async def models() -> Response:
