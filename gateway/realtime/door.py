@@ -35,7 +35,7 @@ from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
 from pdgate.scheduling.endpoints import Endpoints
 
-OPEN_SECONDS: Final = 30.0
+OPEN_SECONDS: Final = 10.0
 """For an engine to accept a session, connection and handshake."""
 
 

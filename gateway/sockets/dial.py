@@ -146,7 +146,9 @@ async def _accepted(wire: SocketWire, engine: Instance) -> str:
         if isinstance(event, AcceptConnection):
             return event.subprotocol or ""
         if isinstance(event, RejectConnection):
-            body = await _body(wire) if event.has_body else b""
+            # Only what is wrong with a request is said to the client.
+            wanted = event.has_body and 400 <= event.status_code < 500
+            body = await _body(wire) if wanted else b""
             headers = [(name.lower(), bytes(said)) for name, said in event.headers]
             raise failure(event.status_code, headers, body, engine)
     except (RemoteProtocolError, ValueError) as error:

@@ -31,6 +31,9 @@ FEW: Final = 2
 MOST_IN_A_ROW: Final = 256
 """Events that are handed on before others have a turn: 5 ms."""
 
+MOST_FAREWELLS: Final = 256
+"""Slices that are read of an end that has been told goodbye: 2 MiB."""
+
 CLOSE_SECONDS: Final = 2.0
 """For the other end to read what is under way, and to say goodbye."""
 
@@ -142,15 +145,20 @@ class SocketWire(asyncio.Protocol):
             self.transport.write(bytes(data))
         await self._writable.wait()
 
-    async def close(self, code: int | None, reason: str, seconds: float = CLOSE_SECONDS) -> None:
+    async def close(self, code: int | None, reason: str) -> None:
         """Says goodbye, and waits so long for the other end to have read it and to answer."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(CLOSE_SECONDS):
                 if self.machine.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):
                     await self.send(_goodbye(code, reason))
+                left = MOST_FAREWELLS
                 while self.machine.state is ConnectionState.LOCAL_CLOSING and not (
                     self.lost or self.broken
                 ):
+                    # Of what was under way before it hears of the end.
+                    left -= 1
+                    if not left:
+                        return
                     self._events.clear()
                     await self.receive()
                 if not self.lost:

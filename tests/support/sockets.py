@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
 from wsproto.events import (
     AcceptConnection,
     BytesMessage,
@@ -54,7 +55,7 @@ class SocketPeer:
         await self.writer.drain()
 
     async def hear(self) -> Event:
-        """The next event; a CloseConnection of code 1006 where the other end is gone."""
+        """The next event; a goodbye is answered. A CloseConnection of code 1006 where the other end is gone."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not self._events:
                 try:
@@ -65,7 +66,10 @@ class SocketPeer:
                     return CloseConnection(code=1006)
                 self.ws.receive_data(data)
                 self._events += self.ws.events()
-        return self._events.popleft()
+        event = self._events.popleft()
+        if isinstance(event, CloseConnection) and self.ws.state is ConnectionState.REMOTE_CLOSING:
+            self.writer.write(self.ws.send(event.response()))
+        return event
 
     async def message(self) -> str | bytes:
         """A whole one. Raises AssertionError for anything else."""
@@ -87,6 +91,11 @@ class SocketPeer:
     def abort(self) -> None:
         self.writer.transport.abort()
 
+    def __del__(self) -> None:
+        # A test that ends with an assertion leaves some.
+        if not self.writer.is_closing():
+            self.writer.transport.abort()
+
 
 async def dialled(
     port: int, target: str, *headers: tuple[str, str], subprotocols: Sequence[str] = ()
@@ -106,6 +115,7 @@ async def refusal(client: SocketPeer) -> tuple[int, bytes]:
     event = await client.hear()
     assert isinstance(event, RejectConnection), event
     body = b""
+    client.writer.close()
     while event.has_body:
         more = await client.hear()
         if not isinstance(more, RejectData):
