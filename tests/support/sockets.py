@@ -79,7 +79,8 @@ class SocketPeer:
             assert isinstance(event, TextMessage | BytesMessage), event
             parts.append(event.data)
             if event.message_finished:
-                return parts[0][:0].join(parts)
+                whole: str | bytes = parts[0][:0].join(parts)
+                return whole
 
     async def farewell(self) -> CloseConnection:
         """What is said before it is passed over."""
