@@ -20,7 +20,7 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.utilities import generate_accept_token
 
 from pdgate.gateway import errors
-from pdgate.gateway.front.addresses import local_address
+from pdgate.gateway.front.addresses import local_address, peer_has_left
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.response_head import CLOSE, head_lines, header_lines
 from pdgate.gateway.request_headers import RequestHeaders
@@ -145,7 +145,9 @@ class SocketClient:
         self._lost: Callable[[], None] = self._cancel
         self._out_of_memory: Callable[[], None] = self._cancel
         self._transport = connection.transport
-        self._wire = wire = SocketWire(Connection(ConnectionType.SERVER), self.weigh)
+        self._wire = wire = SocketWire(
+            Connection(ConnectionType.SERVER), connection.crowd.turns, self.weigh
+        )
         wire.on_lost = self._has_left
         self._transport.set_protocol(wire)
         wire.connection_made(self._transport)
@@ -215,7 +217,11 @@ class SocketClient:
         return True
 
     def look(self, now: float) -> None:
-        """The relay has the limits of time."""
+        """The relay has the limits of time. A socket that is not read, as the engine does not read either, does
+        not tell that its client has left.
+        """
+        if not (self._wire.lost or self._transport.is_closing()) and peer_has_left(self._transport):
+            self._lost()
 
     def cut(self) -> None:
         self._wire.abort()

@@ -28,10 +28,14 @@ from pdgate.protocols.errors import EngineFailed, GatewayError, TooLarge
 TELLING_SECONDS: Final = 1.0
 """For a client to read why its session ends."""
 
+GONE_SECONDS: Final = 1.0
+"""For what a client has said that is gone: kernels hold MB of it."""
+
 STALLED_SECONDS: Final = 60.0
 """For a side that reads nothing of what is written to it."""
 
 _ABNORMAL: Final = CloseReason.ABNORMAL_CLOSURE
+MOST_EMPTY: Final = 1000
 PIECE_BYTES: Final = 32 << 10
 """In which a message goes on that has been whole."""
 
@@ -127,6 +131,8 @@ class Relay:
         # Since when a side has been written to in vain; 0 for not at all.
         self._writing = [0.0, 0.0]
         self._in_message = False
+        # Since when it has been gone; 0 for not at all.
+        self._client_lost = 0.0
 
     def end(self, ending: Ending) -> None:
         """What comes first decides."""
@@ -134,13 +140,15 @@ class Relay:
             self._ended.set_result(ending)
 
     def client_is_lost(self) -> None:
-        """Its connection is gone. What it said before still goes to the engine, unless that does not read."""
-        if self._writing[1]:
-            self.end(_GONE)
+        """Its connection is gone. What it said before still goes to the engine, for a moment."""
+        if not self._client_lost:
+            self._client_lost = self._loop.time()
 
     def look(self, now: float, idle_seconds: float | None) -> None:
         client_since, engine_since = self._writing
-        if client_since and now - client_since >= STALLED_SECONDS:
+        if self._client_lost and now - self._client_lost >= GONE_SECONDS:
+            self.end(_GONE)
+        elif client_since and now - client_since >= STALLED_SECONDS:
             self.end(
                 Ending(SessionOutcome.STALLED, CloseReason.POLICY_VIOLATION, "nothing is read")
             )
@@ -188,7 +196,7 @@ class Relay:
 
     async def _client_to_engine(self) -> None:
         client, names = self._client, self._names
-        length, whole = 0, bytearray()
+        length, empty, whole = 0, 0, bytearray()
         try:
             while True:
                 event = await client.receive()
@@ -207,7 +215,9 @@ class Relay:
                             whole.clear()
                         continue
                     if not (piece or event.message_finished):
+                        empty = self._one_more_empty(empty)
                         continue
+                    empty = 0
                 await self._send(1, self._engine, event)
         finally:
             self._weigh(-len(whole))
@@ -230,6 +240,13 @@ class Relay:
                     continue
                 self._in_message = not event.message_finished
             await self._send(0, client, event)
+
+    def _one_more_empty(self, before: int) -> int:
+        """Raises SessionEnds: pieces without a byte in a row, which only cost time."""
+        if before >= MOST_EMPTY:
+            code = CloseReason.POLICY_VIOLATION
+            raise SessionEnds(Ending(SessionOutcome.BAD_FRAME, code, "nothing but empty pieces"))
+        return before + 1
 
     async def _send(self, which: int, side: Side, event: Event) -> None:
         self._writing[which] = self._loop.time()

@@ -11,7 +11,7 @@ Source: RFC 6455, section 4.1; wsproto 1.3, handshake.py.
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from wsproto.events import AcceptConnection, Event, RejectConnection, RejectData
 from wsproto.utilities import RemoteProtocolError
 
 from pdgate.gateway.sockets.wire import SocketWire
+from pdgate.gateway.turns import ParseTurns
 from pdgate.gateway.upstream.failures import failure, naming
 from pdgate.gateway.upstream.pool import RANK, UrlTarget
 from pdgate.gateway.upstream.shortage import RETRY_AFTER_SECONDS, is_ours
@@ -70,11 +71,13 @@ class SocketDialer:
         tls: For https URLs; None for the system's certificates.
         server_name: In the engines' certificates, where it is not the host of their URL.
         authorization: Value of that header; empty for none of the gateway's own.
+        turns: Of all connections to engines.
     """
 
     tls: ssl.SSLContext | None = None
     server_name: str = ""
     authorization: str = ""
+    turns: ParseTurns = field(default_factory=ParseTurns)
 
     async def dial(
         self,
@@ -90,7 +93,7 @@ class SocketDialer:
         except ValueError as error:
             message = f"{named} has no address that can be used"
             raise EngineRefused(message, at=engine.id) from error
-        wire = SocketWire(WSConnection(ConnectionType.CLIENT), weigh)
+        wire = SocketWire(WSConnection(ConnectionType.CLIENT), self.turns, weigh)
         try:
             async with asyncio.timeout(seconds):
                 await self._connect(wire, target, engine)

@@ -7,7 +7,7 @@ Pieces of a message are handed on as they come, so a message is never held here,
 What is unread is a read of the socket and HIGH_WATER_BYTES at most: beyond, the socket is not read.
 
 Frames may be six bytes long, and each takes 20 us to read and to write again. So a slice is read at
-a time, a small one where it may hold many frames, and others have their turn before the next.
+a time, a small one where it may hold many frames, in turn with other connections (gateway/turns.py).
 
 Source: RFC 6455; wsproto 1.3, connection.py, frame_protocol.py.
 """
@@ -21,6 +21,8 @@ from wsproto.connection import ConnectionState
 from wsproto.events import CloseConnection, Event
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
+
+from pdgate.gateway.turns import ParseTurns
 
 HIGH_WATER_BYTES: Final = 32 << 10
 SLICE_BYTES: Final = 2 << 10
@@ -57,13 +59,18 @@ class SocketWire(asyncio.Protocol):
         on_lost: Called once, when the connection is gone.
         broken: What the other end did that is no WebSocket; empty for nothing.
         passes_pings: The other end hears pings, and answers them itself.
+        turns: Of all connections that have something to be parsed.
     """
 
     transport: asyncio.Transport
     passes_pings = True
 
-    def __init__(self, machine: Machine, weigh: Callable[[int], None] = lambda _: None) -> None:
+    def __init__(
+        self, machine: Machine, turns: ParseTurns, weigh: Callable[[int], None] = lambda _: None
+    ) -> None:
         self.machine = machine
+        self.turns = turns
+        self._turn: asyncio.Future[None] | None = None
         self.weigh = weigh
         self.opened = self.lost = False
         self.on_lost: Callable[[], None] = lambda: None
@@ -122,9 +129,10 @@ class SocketWire(asyncio.Protocol):
             await asyncio.sleep(0)
         while not self._events:
             if self._unread:
-                self._read_slice()
-                # Also where it held an event: many may have come in one read.
-                await asyncio.sleep(0)
+                loop = asyncio.get_running_loop()
+                self._turn = turn = loop.create_future()
+                self.turns.ask(self, loop)
+                await turn
             elif self.lost:
                 return CloseConnection(code=CloseReason.ABNORMAL_CLOSURE)
             else:
@@ -174,6 +182,21 @@ class SocketWire(asyncio.Protocol):
         self._events.clear()
         if self.opened and not self.lost:
             self.transport.abort()
+
+    # What the turns ask.
+
+    def take_turn(self) -> None:
+        """Reads one slice; the task that waits for it may have been cancelled meanwhile."""
+        turn, self._turn = self._turn, None
+        if turn is None or turn.done():
+            return
+        try:
+            if self._unread:
+                self._read_slice()
+        except Exception as error:  # noqa: BLE001
+            turn.set_exception(error)
+        else:
+            turn.set_result(None)
 
     # How.
 
