@@ -5,7 +5,7 @@ It makes no sense of it, but says the same of the same sound, in as many pieces 
     heard(service, sound, wire_id) --> texts, one for each output of the core; then its usage is known
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Final
 
 from pdgate.engine.api import completions
@@ -36,7 +36,7 @@ class HeardSound:
         self.completion_tokens = 0
         self._mailbox = service.submit(completions.read(service, dict(body)), wire_id)
 
-    async def texts(self) -> AsyncIterator[str]:
+    async def texts(self) -> AsyncGenerator[str, None]:
         """Raises what the core refused."""
         try:
             while not self._mailbox.done:

@@ -582,7 +582,7 @@ class HotProtocol(asyncio.Protocol):
             self._refuse(BadRequest("frames came before the handshake was answered"))
             return
         self._deaf = True
-        self.server_state.connections.discard(self)  # type: ignore[arg-type]
+        self.server_state.connections.discard(self)
         self.crowd.leave(self)
         self._now_unread(0)
         if self._farewell is not None:

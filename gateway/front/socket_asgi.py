@@ -20,6 +20,7 @@ from wsproto.frame_protocol import CloseReason
 from pdgate.gateway import errors
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.sockets.wire import CLOSE_SECONDS
+from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError
 
 REFUSES: Final = "websocket.http.response"
@@ -40,7 +41,7 @@ class AsgiSocket:
     yields = True
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, crowd: Crowd) -> None:
-        self.headers = [(name.lower(), said) for name, said in scope["headers"]]
+        self.headers: Headers = [(name.lower(), said) for name, said in scope["headers"]]
         self.query = scope["query_string"].decode("latin-1")
         self.loose_bytes = self.held_bytes = 0
         self._can_refuse = REFUSES in (scope.get("extensions") or {})

@@ -186,7 +186,7 @@ class RealtimeDoor:
                 failures = {**state.failures, engine.id: CHANCES}
                 state = replace(state, failures=failures, first_cause=state.first_cause or error)
             else:
-                execution.engines.report(engine, None)
+                reserved.worked()
                 return route, dialled
 
     async def _relay(
@@ -215,7 +215,9 @@ class RealtimeDoor:
         )
         client.watch(relay.client_is_lost, lambda: relay.end(OUT_OF_MEMORY))
         limit = None if service.total is None else service.total.seconds_of(call.model)
-        timer = limit and asyncio.get_running_loop().call_later(limit, relay.end, TOO_LONG)
+        timer: asyncio.TimerHandle | None = None
+        if limit is not None:
+            timer = asyncio.get_running_loop().call_later(limit, relay.end, TOO_LONG)
         try:
             with sessions.running(relay):
                 ending = await relay.run()

@@ -6,6 +6,7 @@ import json
 import pytest
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Ping, Pong, TextMessage
 
+from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.realtime import relay
 from pdgate.gateway.sockets import wire
 from pdgate.protocols.instance import Role
@@ -49,7 +50,7 @@ async def test_an_engines_goodbye_is_the_clients() -> None:
 async def test_pings_pass_and_are_answered() -> None:
     async with open_session() as (_, client, engine):
         await engine.say(Ping(payload=b"there?"))
-        if fleet.HTTP is fleet.HotProtocol:
+        if fleet.HTTP is HotProtocol:
             heard = await client.hear()
             assert heard == Ping(payload=b"there?")
             await client.say(heard.response())
