@@ -138,7 +138,7 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
             apps[0][1] if len(apps) == 1 else RankRouter(apps),
             log_level=settings.log_level,
             access_log=False,
-            ws="none",
+            ws="wsproto",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         first = ranks[0][1]

@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
@@ -26,13 +27,14 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
-from pdgate.protocols.apis import APIS, RESPONSES, shape_of
+from pdgate.protocols.apis import APIS, REALTIME, RESPONSES, SOUNDS, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     GatewayError,
     NotFound,
     Unauthorized,
     UnknownModel,
+    UpgradeRequired,
 )
 from pdgate.scheduling.endpoints import Endpoints
 
@@ -49,6 +51,9 @@ class Calls(Protocol):
         self, path: str, passed: PassedRequest | None, request: Request, send: Send
     ) -> None:
         """Answers the request, whatever becomes of it."""
+
+    async def converse(self, websocket: WebSocket) -> None:
+        """Serves a realtime session, or refuses it."""
 
 
 class Served(Response):
@@ -235,6 +240,28 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
             responses=openapi.responses(path),
             openapi_extra=openapi.operation(path),
         )(serving(path))
+
+    for path in SOUNDS:
+
+        def sounding(path: str = path) -> Callable[[Request], Awaitable[Response]]:
+            async def sound(request: Request) -> Response:
+                found = calls().passes(request.scope, path)
+                if found is None:
+                    raise BadRequest("the target of the request cannot be read")
+                return Served(partial(calls().serve, path, found, request))
+
+            return sound
+
+        app.post(path, **openapi.of_sounds(path))(sounding())
+
+    @app.websocket(REALTIME)
+    async def realtime(websocket: WebSocket) -> None:
+        await calls().converse(websocket)
+
+    @app.get(REALTIME, status_code=426, responses={426: openapi.refusal(426)})
+    async def upgrade() -> None:
+        """A realtime session: a WebSocket between the client and a plain engine of `?model=`."""
+        raise UpgradeRequired("this route is a WebSocket: ask for an upgrade to one")
 
     stored = f"{RESPONSES}/{{response_id}}"
     for declare, end, summary in (

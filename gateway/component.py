@@ -29,6 +29,7 @@ from pdgate.gateway.metrics.family import Source
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.client import HttpUpstream
@@ -93,6 +94,7 @@ class GatewayCore:
     recent: RecentCalls | None
     stats: CallStats
     drain: Drain
+    sessions: Sessions
     intake: Intake
     authenticator: Authenticator | None
     gate: Gate | None

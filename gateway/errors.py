@@ -22,6 +22,7 @@ from pdgate.protocols.errors import (
     Unauthorized,
     Unprocessable,
     UnsupportedMediaType,
+    UpgradeRequired,
 )
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,9 @@ def as_response(
         if isinstance(error, CallBreaksEngines | NotServed | InsufficientQuota):
             # OpenAI's clients repeat what has failed with 5xx, unless a header forbids it.
             headers.append((b"x-should-retry", b"false"))
+        if isinstance(error, UpgradeRequired):
+            # RFC 9110, section 15.5.22.
+            headers.append((b"upgrade", b"websocket"))
         if error.closes:
             headers.append((b"connection", b"close"))
     headers.append((b"content-length", b"%d" % len(body)))

@@ -83,6 +83,12 @@ class TooLarge(BadRequest):
     status, code, closes = 413, "request_too_large", True
 
 
+class UpgradeRequired(BadRequest):
+    """The route is a WebSocket."""
+
+    status, code = 426, "upgrade_required"
+
+
 class HeadTooLarge(BadRequest):
     status, code = 431, "headers_too_large"
 

@@ -11,6 +11,7 @@ from pdgate import __version__
 from pdgate.engine import vision
 from pdgate.engine.api import (
     answer,
+    audio,
     chat,
     completions,
     embeddings,
@@ -19,6 +20,7 @@ from pdgate.engine.api import (
     generate,
     messages,
     native,
+    realtime,
     responses,
     tokenize,
 )
@@ -34,7 +36,12 @@ from pdgate.protocols.errors import BadRequest
 def build(service: EngineService, *more: APIRouter) -> FastAPI:
     app = FastAPI(title="pdgate engine", version=__version__, openapi_url=None)
     errors.install(app)
-    for router in (tokenize.routes(service), embeddings.routes(service), *more):
+    for router in (
+        tokenize.routes(service),
+        embeddings.routes(service),
+        audio.routes(service),
+        *more,
+    ):
         app.include_router(router)
 
     @app.post("/v1/completions")
@@ -72,6 +79,8 @@ def build(service: EngineService, *more: APIRouter) -> FastAPI:
     @app.post(messages.COUNT_PATH)
     async def count_tokens(http: Request) -> Response:
         return JSONResponse(messages.count(service, fields.parse(await http.body())))
+
+    app.router.routes.append(realtime.route(service))
 
     @app.get("/v1/models")
     async def models() -> Response:

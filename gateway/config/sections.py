@@ -72,6 +72,11 @@ class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
         Setting("Seconds: for a whole call, however well it goes.", "--total-timeout"),
     ] = None
     """From a call's arrival to its end, however well it goes; no limit by default."""
+    session_idle_seconds: Annotated[
+        Seconds | None,
+        Setting("Seconds: without a frame in a session.", "--session-idle-timeout"),
+    ] = 600.0
+    """Without a frame of either side in a realtime session, pings included, after which it is closed."""
     retry_seconds: Annotated[
         Seconds, Setting("Seconds: until no more attempts begin.", "--retry-timeout")
     ] = 600.0

@@ -413,6 +413,17 @@ BATCHES: Final = Gauge(
 BATCH_LINES: Final = Counter(
     "pdgate_batch_lines", "Lines of batches that have an answer, or an error.", ("outcome",)
 )
+REALTIME_SESSIONS: Final = Gauge(
+    "pdgate_realtime_sessions", "Realtime sessions that are open.", merge=SampleMerge.SUM
+)
+REALTIME_SESSIONS_ENDED: Final = Counter(
+    "pdgate_realtime_sessions_ended", "Realtime sessions by what ended them.", ("outcome",)
+)
+REALTIME_BYTES: Final = Counter(
+    "pdgate_realtime_bytes",
+    "Bytes of messages in realtime sessions, by who sent them.",
+    ("sender",),
+)
 # One worker decides, and the others do as it says.
 INSTANCE_SIDE: Final = Gauge(
     "pdgate_instance_side",

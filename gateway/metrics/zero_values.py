@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Final
 
-from pdgate.protocols.apis import APIS, OTHER
+from pdgate.protocols.apis import APIS, OTHER, SOUNDS
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     BadRequest,
@@ -85,7 +85,7 @@ OfInstances = Iterable[tuple[str, str, str]]
 
 def routes(_: Iterable[Endpoint]) -> Pairs:
     """That one begins to be used."""
-    return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, OTHER))
+    return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, *SOUNDS, OTHER))
 
 
 def refusals(_: Iterable[Endpoint]) -> Iterable[str]:

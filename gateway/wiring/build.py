@@ -27,6 +27,7 @@ from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.logs import CallLog
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
@@ -80,6 +81,7 @@ def build(
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
     signed = parts.signed_of(settings)
+    sessions = Sessions(settings.timeouts.session_idle_seconds)
     core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
@@ -93,7 +95,8 @@ def build(
         execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
         recent=recent,
         stats=stats,
-        drain=parts.drain_of(settings, stats),
+        drain=parts.drain_of(settings, stats, sessions),
+        sessions=sessions,
         intake=parts.intake_of(settings, headers),
         authenticator=parts.door_of(settings, signed),
         gate=parts.gate_of(settings, endpoints, scheduler, load),
@@ -133,6 +136,7 @@ def build(
                 core, more, out, None if control is None else control.let_in
             ),
             components.batches(core, service),
+            components.realtime(core),
             *present(
                 controlling,
                 components.tenants(core, service),
@@ -197,6 +201,7 @@ def _front(
         reload,
         core.crowd,
     )
+    front.realtime = parts.realtime_of(core, service)
     front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
     for one in (*every, LiveCallPath(front, core, feed).component()):

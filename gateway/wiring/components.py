@@ -223,6 +223,13 @@ def batches(core: GatewayCore, service: Service) -> Component:
     )
 
 
+def realtime(core: GatewayCore) -> Component:
+    """Sessions that are open: their limits of time, and what is counted of them."""
+    return Component(
+        jobs={"realtime": core.sessions.run}, collect=partial(metrics.realtime, core.sessions)
+    )
+
+
 def _no_batches() -> APIRouter:
     router = APIRouter(include_in_schema=False)
 

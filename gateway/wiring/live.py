@@ -140,6 +140,7 @@ class LiveCallPath:
         def change() -> None:
             self.core.upstream.use(timeouts_of(wanted.timeouts), timeouts_of_models(wanted))
             self.front.service.total = total_time_of(wanted)
+            self.core.sessions.idle_seconds = wanted.timeouts.session_idle_seconds
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)

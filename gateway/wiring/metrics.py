@@ -23,6 +23,7 @@ from pdgate.gateway.metrics.call_stats import OTHER
 from pdgate.gateway.metrics.family import Key, Samples, Source
 from pdgate.gateway.metrics.zero_values import KEY_REFUSALS
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import ELSEWHERE, Watchdog
@@ -195,6 +196,12 @@ def batches(runner: "Runner") -> Iterator[Samples]:
             (status.value, count) for status, count in runner.statuses.items()
         )
     yield families.BATCH_LINES.samples(runner.lines.items())
+
+
+def realtime(sessions: Sessions) -> Iterator[Samples]:
+    yield families.REALTIME_SESSIONS.sample(sessions.open)
+    yield families.REALTIME_SESSIONS_ENDED.samples(sessions.ended.items())
+    yield families.REALTIME_BYTES.samples(sessions.bytes.items())
 
 
 def callbacks(words: Words) -> Iterator[Samples]:

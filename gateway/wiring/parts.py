@@ -42,10 +42,13 @@ from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.door import RealtimeDoor
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
+from pdgate.gateway.sockets.dial import SocketDialer
 from pdgate.gateway.sync.workers import SharedLines, SharedLoad
 from pdgate.gateway.tenants import saved
 from pdgate.gateway.tenants.local import LocalAccounts
@@ -272,9 +275,19 @@ def pings_of(settings: Settings) -> Pings | None:
     return Pings(seconds) if seconds else None
 
 
-def drain_of(settings: Settings, stats: CallStats) -> Drain:
+def drain_of(settings: Settings, stats: CallStats, sessions: Sessions) -> Drain:
     given = settings.drain
-    return Drain(lambda: stats.in_flight, given.grace_seconds, given.notice_seconds)
+    drain = Drain(
+        lambda: stats.in_flight + sessions.open, given.grace_seconds, given.notice_seconds
+    )
+    drain.last_words = sessions.end_all
+    return drain
+
+
+def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
+    access = core.access
+    dialer = SocketDialer(access.tls, access.server_name, access.authorization)
+    return RealtimeDoor(service, core.execution, core.endpoints, dialer, core.sessions)
 
 
 def service_of(core: GatewayCore) -> Service:

@@ -170,7 +170,8 @@ class Engine:
 
     async def serve(self, peer: Peer) -> None:
         method, path, _ = peer.request.line.decode().split(" ")
-        if method == "GET" or path in self.probes:
+        upgrades = peer.request.header(b"upgrade") is not None
+        if (method == "GET" and not upgrades) or path in self.probes:
             await peer.send(self.probes.get(path) or reply(b"", b"404 Not Found"))
             return
         self.calls.append(peer.request)
@@ -310,7 +311,7 @@ async def _on_uvicorn(
         app,
         port=0,
         http=http,
-        ws="none",
+        ws="none" if http is HotProtocol else "auto",
         proxy_headers=False,
         log_config=None,
         access_log=False,
