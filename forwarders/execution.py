@@ -119,9 +119,10 @@ class Execution:
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self, call: Call, record: Record, deliver: Deliver, state: RetryState = FRESH
+    ) -> None:
         """Raises the GatewayError that the client is to see."""
-        state = FRESH
         resuming = None
         if self.max_resumes:
             resuming = Resuming.of(call, record, deliver, self.max_resumes)

@@ -27,6 +27,7 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
+from pdgate.gateway.steering import Steering
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
@@ -52,6 +53,7 @@ class Client(Protocol):
 class Service:
     """
     Attributes:
+        steering: Reads from headers which engines a call is for; None where they are not trusted.
         authenticator: Asks for API keys; None lets all clients in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
@@ -73,6 +75,7 @@ class Service:
         self.authenticator = authenticator
         self.gate = gate
         self.total = total
+        self.steering: Steering | None = None
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -140,7 +143,12 @@ class Service:
                         if turn.waits:
                             await turn.come()
                         record.queued_seconds = turn.seconds
-                    await self._execution.serve(call, record, client.deliver)
+                    steering = self.steering
+                    if steering is None:
+                        await self._execution.serve(call, record, client.deliver)
+                    else:
+                        state = await steering.state_of(headers)
+                        await self._execution.serve(call, record, client.deliver, state)
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 record.end("client_gone", CLIENT_GONE)
