@@ -246,7 +246,7 @@ def _with_choice(part: str, choice: Choice) -> Message:
     answer = ProcessingResponse()
     common = getattr(answer, part).response
     common.clear_route_cache = True
-    common.header_mutation.CopyFrom(wire.mutation(dict(choice.headers), choice.removed))
+    common.header_mutation.CopyFrom(wire.mutation(choice.headers, choice.removed))
     answer.dynamic_metadata.update({NAMESPACE: {DESTINATION: choice.destination}})
     return answer
 

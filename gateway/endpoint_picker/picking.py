@@ -76,7 +76,7 @@ class AskedHead:
         pseudo = {name: value.decode("latin-1") for name, value in headers if name[:1] == b":"}
         real = [header for header in headers if header[0][:1] != b":"]
         return AskedHead(
-            pseudo.get(":method", "GET"), pseudo.get(":path", "/"), RequestHeaders(real), subset
+            pseudo.get(b":method", "GET"), pseudo.get(b":path", "/"), RequestHeaders(real), subset
         )
 
 

@@ -8,6 +8,7 @@ Source: envoyproxy/data-plane-api 84e8436, envoy/service/ext_proc/v3/external_pr
 envoy/type/v3/http_status.proto; grpc/grpc, src/proto/grpc/health/v1/health.proto.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, struct_pb2
@@ -126,7 +127,7 @@ def headers_of(head: Message) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def mutation(given: dict[str, str | bytes], removed: tuple[str, ...] = ()) -> Message:
+def mutation(given: Mapping[str, str | bytes], removed: tuple[str, ...] = ()) -> Message:
     """HeaderMutation that leaves each header of these with one value, or none."""
     made = HeaderMutation(remove_headers=removed)
     for name, value in given.items():
