@@ -31,9 +31,8 @@ def _nowhere(word: str, *folders: str) -> bool:
 
 # By the beginning of a row: what would be there if pdgate had it.
 EVIDENCE: dict[str, Callable[[], bool]] = {
-    "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
+    "gRPC to engines": lambda: _nowhere("import grpc", "gateway/upstream", "forwarders"),
     "prefixes weighed by the tier": lambda: _nowhere(".medium", "gateway", "scheduling"),
-    "an endpoint picker": lambda: _nowhere("ext_proc", "gateway", "deploy"),
     "an operator": lambda: _nowhere("kind: CustomResourceDefinition", "deploy"),
     "limits of tokens": lambda: not [name for name in ApiKeyEntry.model_fields if "token" in name],
     "JWT": lambda: _nowhere("jwt", "gateway"),

@@ -28,7 +28,9 @@ pytestmark = pytest.mark.slow
 
 EVENTS = (b'data: {"choices": [{"index": 0, "delta": {"content": "a"}}]}\n\n', b"data: [DONE]\n\n")
 STREAM_HEAD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+    # What comes next on it is not for the script of this call.
+    b"connection: close\r\n\r\n"
 )
 LAST = b"0\r\n\r\n"
 
