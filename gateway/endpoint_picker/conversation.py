@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 from pdgate.gateway import errors
 from pdgate.gateway.endpoint_picker import wire
-from pdgate.gateway.endpoint_picker.outcome import Choice, PickedCall, Served
-from pdgate.gateway.endpoint_picker.picking import AskedHead, Picker
+from pdgate.gateway.endpoint_picker.outcome import EndpointChoice, PickedCall, ServedEndpoint
+from pdgate.gateway.endpoint_picker.picking import AskedHead, EndpointPicker
 from pdgate.gateway.endpoint_picker.wire import Message, ProcessingResponse
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.steering import DESTINATION
@@ -53,7 +53,9 @@ class Conversation:
         asked: The request is whole, so that there is no more to wait for.
     """
 
-    def __init__(self, picker: Picker, memory: HeldMemory, note: Callable[[Served], None]) -> None:
+    def __init__(
+        self, picker: EndpointPicker, memory: HeldMemory, note: Callable[[ServedEndpoint], None]
+    ) -> None:
         """`note`: told from which engine of the list each response is."""
         self.over = False
         self.asked = False
@@ -174,7 +176,7 @@ class Conversation:
         self._let_go()
         return [head, *_pieces("request_body", body, ends=ends)]
 
-    async def _pick(self) -> Choice:
+    async def _pick(self) -> EndpointChoice:
         assert self._head is not None
         self.asked = True
         self._call = await self._picker.pick(self._head, bytes(self._body), self._key_state)
@@ -241,7 +243,7 @@ class Conversation:
         return answer
 
 
-def _with_choice(part: str, choice: Choice) -> Message:
+def _with_choice(part: str, choice: EndpointChoice) -> Message:
     """Answer to that part of the request: its headers, and the same word as metadata."""
     answer = ProcessingResponse()
     common = getattr(answer, part).response

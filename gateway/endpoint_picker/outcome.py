@@ -29,7 +29,7 @@ TAIL_BYTES: Final = 16 << 10
 CLIENT_GONE: Final = 499
 
 
-class Served(StrEnum):
+class ServedEndpoint(StrEnum):
     """Which engine of the list a response is from."""
 
     FIRST = "first"
@@ -39,7 +39,7 @@ class Served(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class EndpointChoice:
     """What the data plane is told.
 
     Attributes:
@@ -79,7 +79,7 @@ class PickedCall:
         self,
         call: Call,
         record: Record,
-        choice: Choice,
+        choice: EndpointChoice,
         reserved: Reservations,
         engines: Engines,
         failed: Callable[[Instance, GatewayError], None],
@@ -110,10 +110,10 @@ class PickedCall:
     def over(self) -> bool:
         return self._over
 
-    def head(self, status: int, headers: Headers, served: str = "") -> Served:
+    def head(self, status: int, headers: Headers, served: str = "") -> ServedEndpoint:
         """The response begins. `served`: the address of the engine that it is from, if that is said."""
         if self._over:
-            return Served.UNSAID
+            return ServedEndpoint.UNSAID
         found = self._move_to(served)
         if status >= 400:
             error = failure(status, headers, b"", self._leg.instance)
@@ -174,16 +174,16 @@ class PickedCall:
                 leg.end(gone)
         self._end("client_gone", CLIENT_GONE)
 
-    def _move_to(self, served: str) -> Served:
+    def _move_to(self, served: str) -> ServedEndpoint:
         """The engines before it in the list failed, as the data plane went on to it."""
         if not served:
-            return Served.UNSAID
+            return ServedEndpoint.UNSAID
         at = self.choice.destinations.get(served)
         before = self._leg.instance
         if at is None:
-            return Served.ANOTHER
+            return ServedEndpoint.ANOTHER
         if at.id == before.id:
-            return Served.FIRST
+            return ServedEndpoint.FIRST
         refused = EngineRefused("the gateway went on to another engine", at=before.id)
         self._leg.end(refused)
         self._failed(before, refused)
@@ -202,7 +202,7 @@ class PickedCall:
             pass
         self.record.attempts += 1
         self._leg = self.record.leg(reserved.role, at)
-        return Served.FALLBACK
+        return ServedEndpoint.FALLBACK
 
     def _end(self, outcome: str, status: int) -> None:
         self._over = True

@@ -27,7 +27,12 @@ from pdgate.gateway.admission.place import place_of
 from pdgate.gateway.apis.passing import PassedRequest, asked, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
-from pdgate.gateway.endpoint_picker.outcome import CLIENT_GONE, Choice, PickedCall, Reservations
+from pdgate.gateway.endpoint_picker.outcome import (
+    CLIENT_GONE,
+    EndpointChoice,
+    PickedCall,
+    Reservations,
+)
 from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, TAKEN, Intake
 from pdgate.gateway.lifecycle.drain import Drain
@@ -88,7 +93,7 @@ class EngineCredentials:
     passes: bool
 
 
-class Picker:
+class EndpointPicker:
     """
     Attributes:
         fallbacks: How many more engines are named, for a data plane that tries them.
@@ -288,7 +293,9 @@ class Picker:
             found.append(one)
         return found
 
-    async def _choice(self, call: Call, reserved: Reservations, state: RetryState) -> Choice:
+    async def _choice(
+        self, call: Call, reserved: Reservations, state: RetryState
+    ) -> EndpointChoice:
         """What is said of them. Raises EngineRefused for an engine without an address."""
         answering = reserved.answering
         assert answering is not None
@@ -310,7 +317,7 @@ class Picker:
             headers["authorization"] = credentials.own
         if not credentials.passes:
             removed += ["x-api-key"] if credentials.own else ["authorization", "x-api-key"]
-        return Choice(destinations, headers, tuple(removed), self._body(call))
+        return EndpointChoice(destinations, headers, tuple(removed), self._body(call))
 
     def _others(self, call: Call, reserved: Reservations, state: RetryState) -> Sequence[Instance]:
         """Who else could answer, those with the fewest calls first."""

@@ -17,8 +17,8 @@ import grpc
 
 from pdgate.gateway.endpoint_picker import wire
 from pdgate.gateway.endpoint_picker.conversation import Conversation, HeldMemory, WrongOrder
-from pdgate.gateway.endpoint_picker.outcome import Served
-from pdgate.gateway.endpoint_picker.picking import Picker
+from pdgate.gateway.endpoint_picker.outcome import ServedEndpoint
+from pdgate.gateway.endpoint_picker.picking import EndpointPicker
 from pdgate.gateway.endpoint_picker.wire import HealthCheckRequest, HealthCheckResponse, Message
 
 log = logging.getLogger(__name__)
@@ -60,13 +60,13 @@ class PickerServer:
 
     def __init__(
         self,
-        picker: Picker,
+        picker: EndpointPicker,
         memory: HeldMemory,
         listening: ListeningAt,
         ready: Callable[[], bool],
     ) -> None:
         """`ready`: requests may come."""
-        self.served: Counter[Served] = Counter()
+        self.served: Counter[ServedEndpoint] = Counter()
         self._picker = picker
         self._memory = memory
         self._listening = listening
@@ -150,7 +150,7 @@ class PickerServer:
         finally:
             talk.end()
 
-    def _note(self, served: Served) -> None:
+    def _note(self, served: ServedEndpoint) -> None:
         self.served[served] += 1
 
     def _status(self, service: str) -> int:

@@ -369,10 +369,10 @@ def endpoint_picker(
     # Only a gateway that is asked so needs gRPC and its messages.
     from pdgate.cluster.kubernetes.objectives import InferenceObjectives
     from pdgate.cluster.kubernetes.pool import InferencePool
-    from pdgate.gateway.endpoint_picker.picking import EngineCredentials, Picker
+    from pdgate.gateway.endpoint_picker.picking import EngineCredentials, EndpointPicker
     from pdgate.gateway.endpoint_picker.serving import ListeningAt, PickerServer
 
-    picker = Picker(
+    picker = EndpointPicker(
         lambda: service.intake,
         core.execution,
         core.endpoints,

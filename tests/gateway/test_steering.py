@@ -47,7 +47,9 @@ async def test_the_next_of_the_list_is_asked_when_the_first_fails() -> None:
         listed = f"{addressed(bad)},{addressed(good)}"
         assert (await gateway.chat({DESTINATION: listed})).status_code == 200
 
-        assert [len(one.calls) for one in (bad, good, other)] == [1, 1, 0]
+        # It may have had a second chance, as an engine has that is not known to be at fault.
+        assert bad.calls
+        assert [len(one.calls) for one in (good, other)] == [1, 0]
 
 
 @pytest.mark.parametrize("header", [DESTINATION, PREFILLER])
