@@ -12,7 +12,8 @@ Source: external_processor.proto and processing_mode.proto of envoyproxy/data-pl
 kubernetes-sigs/gateway-api-inference-extension has it: some data planes take 64 KiB at most.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Final, Protocol
 
 from pdgate.gateway import errors
@@ -24,7 +25,7 @@ from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.steering import DESTINATION
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
-from pdgate.protocols.errors import GatewayError, OutOfMemory, TooLarge
+from pdgate.protocols.errors import BadRequest, GatewayError, OutOfMemory, TooLarge
 
 PIECE_BYTES: Final = 62_000
 NAMESPACE: Final = "envoy.lb"
@@ -69,11 +70,11 @@ class Conversation:
         self._call: PickedCall | None = None
         self._observes = False
 
-    async def answers(self, message: Message) -> list[Message]:
-        """To one message. Raises WrongOrder."""
+    async def answers(self, message: Message) -> Iterable[Message]:
+        """To one message, to be sent before the next is read. Raises WrongOrder."""
         self._observes = self._observes or message.observability_mode
         try:
-            found = await self._answers(message)
+            found: Iterable[Message] = await self._answers(message)
         except GatewayError as error:
             self.over = self.asked = True
             found = [self._refusal(error)]
@@ -89,7 +90,7 @@ class Conversation:
         unseen = self._response_mode == wire.NONE and call.record.committed is not None
         call.ended() if unseen else call.left()
 
-    async def _answers(self, message: Message) -> list[Message]:
+    async def _answers(self, message: Message) -> Iterable[Message]:
         if message.HasField("request_headers"):
             return await self._request_head(message)
         if self._head is None:
@@ -144,7 +145,7 @@ class Conversation:
         self._picker.refused(error)
         return error
 
-    async def _request_body(self, piece: Message) -> list[Message]:
+    async def _request_body(self, piece: Message) -> Iterable[Message]:
         if self.asked:
             raise WrongOrder("more of a body that had ended")
         self._hold(piece.body)
@@ -153,28 +154,38 @@ class Conversation:
             answer = _with_choice("request_body", choice)
             if choice.body is not None:
                 answer.request_body.response.body_mutation.body = choice.body
+            self._let_go()
             return [answer]
         if not piece.end_of_stream:
             return []
         return await self._whole_body(ends=True)
 
-    async def _request_trailers(self) -> list[Message]:
+    async def _request_trailers(self) -> Iterable[Message]:
         answer = ProcessingResponse()
         answer.request_trailers.SetInParent()
         if self.asked:
             return [answer]
-        return [*await self._whole_body(ends=False), answer]
+        if self._request_mode == wire.BUFFERED:
+            # Its head has gone on already, without a choice.
+            error = BadRequest("a request with trailers must have a body")
+            self._picker.refused(error)
+            raise error
+        return chain(await self._whole_body(ends=False), [answer])
 
-    async def _whole_body(self, *, ends: bool) -> list[Message]:
+    async def _whole_body(self, *, ends: bool) -> Iterable[Message]:
         """The choice, then the body; `ends`: no trailers follow it."""
         choice = await self._pick()
-        body = bytes(self._body) if choice.body is None else choice.body
         head = _with_choice("request_headers", choice)
         if choice.body is not None:
             given = head.request_headers.response.header_mutation
-            given.MergeFrom(wire.mutation({"content-length": str(len(body))}))
+            given.MergeFrom(wire.mutation({"content-length": str(len(choice.body))}))
+        return chain([head], self._sent_back(choice, ends=ends))
+
+    def _sent_back(self, choice: EndpointChoice, *, ends: bool) -> Iterator[Message]:
+        """The body, made as it is sent: it is held once, and no longer than that."""
+        body = self._body if choice.body is None else choice.body
+        yield from _pieces("request_body", body, ends=ends)
         self._let_go()
-        return [head, *_pieces("request_body", body, ends=ends)]
 
     async def _pick(self) -> EndpointChoice:
         assert self._head is not None
@@ -253,12 +264,12 @@ def _with_choice(part: str, choice: EndpointChoice) -> Message:
     return answer
 
 
-def _pieces(part: str, body: bytes, *, ends: bool) -> Iterator[Message]:
+def _pieces(part: str, body: bytes | bytearray, *, ends: bool) -> Iterator[Message]:
     """A body that is streamed back; `ends`: its last piece is the message's end."""
     for start in range(0, len(body) or 1, PIECE_BYTES):
         answer = ProcessingResponse()
         piece = getattr(answer, part).response.body_mutation.streamed_response
-        piece.body = body[start : start + PIECE_BYTES]
+        piece.body = bytes(body[start : start + PIECE_BYTES])
         piece.end_of_stream = ends and start + PIECE_BYTES >= len(body)
         yield answer
 

@@ -112,7 +112,7 @@ class PickedCall:
 
     def head(self, status: int, headers: Headers, served: str = "") -> ServedEndpoint:
         """The response begins. `served`: the address of the engine that it is from, if that is said."""
-        if self._over:
+        if self._over or self.record.committed is not None:
             return ServedEndpoint.UNSAID
         found = self._move_to(served)
         if status >= 400:

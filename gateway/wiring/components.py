@@ -369,7 +369,7 @@ def endpoint_picker(
     # Only a gateway that is asked so needs gRPC and its messages.
     from pdgate.cluster.kubernetes.objectives import InferenceObjectives
     from pdgate.cluster.kubernetes.pool import InferencePool
-    from pdgate.gateway.endpoint_picker.picking import EngineCredentials, EndpointPicker
+    from pdgate.gateway.endpoint_picker.picking import EndpointPicker, EngineCredentials
     from pdgate.gateway.endpoint_picker.serving import ListeningAt, PickerServer
 
     picker = EndpointPicker(

@@ -98,11 +98,12 @@ async def test_a_pool_that_cannot_be_read_is_a_loss_with_a_sentence(
 
 
 def test_what_is_said_wrong_of_where_it_is_is_a_sentence() -> None:
-    for said, why in (
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"pool": "a b", "url": "http://127.0.0.1:1", "namespace": "x"}, "not a host"),
         ({"pool": "a", "url": "nowhere"}, "nowhere"),
         ({"pool": "a", "token_file": "/x"}, "with a url only"),
-    ):
+    )
+    for said, why in wrong:
         with pytest.raises(ValueError, match=why):
             opened(**said)
 

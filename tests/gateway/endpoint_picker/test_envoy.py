@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -160,7 +161,7 @@ async def test_the_command_finds_the_pods_of_a_pool_serves_envoy_by_tls_and_ends
                     ]
                     calls = [await held.next() for _ in range(workers)]
                     await until(lambda: gives_way(client), "a call that does not wait")
-                    picker.process.terminate()
+                    picker.process.send_signal(signal.SIGTERM)
                     await asyncio.to_thread(picker.wait_for_line, "no new calls from now on; [1-9]")
                     for call in calls:
                         await call.peer.send(as_json(ANSWER))

@@ -353,7 +353,12 @@ async def test_a_mode_in_which_no_choice_can_be_said_is_named(mode: int) -> None
 
 async def test_messages_out_of_order_end_that_stream_alone() -> None:
     async with picker_of(Engine(Role.PLAIN)) as (gateway, picker):
-        for parts in ({"request_body": {"body": b"x"}}, {"response_headers": {}}, {}):
+        wrong: list[dict[str, Any]] = [
+            {"request_body": {"body": b"x"}},
+            {"response_headers": {}},
+            {},
+        ]
+        for parts in wrong:
             asking = picker.request()
             await asking.say(**parts)
             with pytest.raises(grpc.aio.AioRpcError) as failed:
