@@ -137,9 +137,10 @@ class Execution:
         elif self.read_back is None:
             self.read_back = KvReadBack(self.upstream)
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self, call: Call, record: Record, deliver: Deliver, state: RetryState = FRESH
+    ) -> None:
         """Raises the GatewayError that the client is to see."""
-        state = FRESH
         resuming = None
         if self.max_resumes:
             resuming = Resuming.of(call, record, deliver, self.max_resumes)

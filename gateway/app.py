@@ -30,6 +30,7 @@ from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.protocols.apis import APIS, REALTIME, RESPONSES, SOUNDS, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
+    BadRequest,
     GatewayError,
     NotFound,
     Unauthorized,

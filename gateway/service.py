@@ -29,6 +29,7 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
+from pdgate.gateway.steering import Steering
 from pdgate.gateway.tenants.meter import metered
 from pdgate.gateway.tenants.shares import Shares
 from pdgate.gateway.tenants.tenants import Tenants, TokenHold
@@ -57,6 +58,7 @@ class Client(Protocol):
 class Service:
     """
     Attributes:
+        steering: Reads from headers which engines a call is for; None where they are not trusted.
         authenticator: Asks for API keys; None lets all clients in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
@@ -84,6 +86,7 @@ class Service:
         self.holds: Holds | None = None
         self.tenants: Tenants | None = None
         self.shares: Shares | None = None
+        self.steering: Steering | None = None
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -166,7 +169,12 @@ class Service:
                     deliver = (
                         client.deliver if hold is None else metered(hold.meter, client.deliver)
                     )
-                    await self._execution.serve(call, record, deliver)
+                    steering = self.steering
+                    if steering is None:
+                        await self._execution.serve(call, record, deliver)
+                    else:
+                        state = await steering.state_of(headers)
+                        await self._execution.serve(call, record, deliver, state)
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 if self.holds is not None:

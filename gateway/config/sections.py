@@ -39,6 +39,27 @@ class ListenSection(Section, panel=CONNECTION):
     workers: Annotated[Count, Setting("Processes.")] = 1
 
 
+class PickerSection(Section, panel=CONNECTION):
+    """Endpoint picker for gateways made of Envoy (`pdgate epp`)."""
+
+    listen: Annotated[
+        Listener, Setting("host:port at which Envoy asks for engines (gRPC).", "--epp-listen")
+    ] = ""
+    """host:port at which a gateway made of Envoy asks for engines (ext_proc); empty for none."""
+    cert_file: Annotated[
+        str, Setting("Certificates (PEM) to show it; else one made at the start.", "--epp-cert")
+    ] = ""
+    """Certificates (PEM) that Envoy is shown; one is made at each start, unless there is a file."""
+    key_file: Annotated[str, Setting("Their key, if it is elsewhere.", "--epp-key")] = ""
+    """Their key, if it is in another file."""
+    insecure: Annotated[bool, Setting("Speak to it without TLS.", "--epp-insecure")] = False
+    """Speaks without TLS."""
+    fallbacks: Annotated[
+        int, Field(ge=0, le=16), Setting("More engines to try, for each call.", "--epp-fallbacks")
+    ] = 1
+    """Further engines that are named for each call, which Envoy tries if it is told to retry."""
+
+
 class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
     """How long an engine may take."""
 

@@ -27,6 +27,7 @@ from pdgate.gateway.config.sections import (
     KvEventsSection,
     ListenSection,
     ModelEntry,
+    PickerSection,
     PrefixIndexSection,
     ShareEntry,
     TargetsSection,
@@ -63,6 +64,7 @@ class Settings(Section):
     """All settings of the gateway, in the order of `pdgate serve --help`."""
 
     listen: ListenSection = Field(default_factory=ListenSection)
+    epp: PickerSection = Field(default_factory=PickerSection)
     instances: Annotated[
         tuple[InstanceEntry, ...],
         Setting("The engines.", flag=None, panel=ENGINES, on_reload=OnReload.FLEET),
@@ -153,6 +155,16 @@ class Settings(Section):
     ] = False
     """Passes a client's own kv_transfer_params to the engines. They pick whom an engine dials and
     can kill it."""
+    trust_endpoint_headers: Annotated[
+        bool,
+        Setting(
+            "Obey headers in which an endpoint picker names engines.",
+            panel=SECURITY,
+            on_reload=OnReload.INTAKE,
+        ),
+    ] = False
+    """Calls go to the engines that x-gateway-destination-endpoint and x-prefiller-host-port name, if they
+    are of this gateway. For a gateway that only a data plane with an endpoint picker can reach."""
     max_body_bytes: Annotated[
         Count, Setting("Of a request.", panel=LIMITS, on_reload=OnReload.INTAKE)
     ] = 16 << 20

@@ -443,6 +443,12 @@ ROLE_CHANGES: Final = Counter(
     ("instance", "to"),
     zeros=zero_values.role_changes,
 )
+ENDPOINT_PICKS: Final = Counter(
+    "pdgate_endpoint_picks",
+    "Responses to calls that Envoy asked about, by which engine of the list they were from.",
+    ("served",),
+    zeros=zero_values.picks,
+)
 TRACES: Final = Counter(
     "pdgate_traces", "Calls that were traced, by what became of it.", ("result",)
 )

@@ -39,6 +39,7 @@ EJECTIONS: Final = ("refused", "failures", "silent", "stuck", "not well")
 GIVEN_UP: Final = tuple(
     found.value for found in LivenessVerdict if found is not LivenessVerdict.ALIVE
 )
+PICKS: Final = ("first", "fallback", "another", "unsaid")
 KEY_REFUSALS: Final = ("model", "rate", "concurrency", "tokens")
 
 _RETRIED: Final = (EngineRefused, EngineFailed, EngineTooSlow, EngineBusy, KvExpired)
@@ -128,6 +129,10 @@ def given_up(fleet: Iterable[Endpoint]) -> OfInstances:
 
 def prefill_instances(fleet: Iterable[Endpoint]) -> Iterable[str]:
     return (one.instance.id for one in fleet if one.instance.role.serves(Role.PREFILL))
+
+
+def picks(_: Iterable[Endpoint]) -> Iterable[str]:
+    return PICKS
 
 
 def role_changes(fleet: Iterable[Endpoint]) -> Pairs:

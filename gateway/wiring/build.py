@@ -53,12 +53,13 @@ def build(
     directory: Directory | None = None,
     admin_port: int | None = None,
     load_folder: Path | None = None,
+    picker_port: int | None = None,
 ) -> Front:
     """The gateway as an ASGI application; it makes no connection before its lifespan begins.
 
     `metrics_folder` and `load_folder` are shared by all workers, where there are several.
     `directory` is what the settings name unless one is given. `admin_port` is that of the admin
-    listener, if any.
+    listener, if any; `picker_port` that of the endpoint picker, where the settings leave it open.
     """
     endpoints = Endpoints(settings.fleet, breaker_limits(settings.health))
     headers, access = header_policy(settings), engine_access(settings)
@@ -150,6 +151,7 @@ def build(
                 components.adaptive_roles(core),
                 components.console(core, more),
                 components.tracing(core),
+                components.endpoint_picker(core, service, headers, feed, picker_port),
             ),
         ],
     )

@@ -12,23 +12,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
 
+from pdgate.cluster.jobs import Run
 from pdgate.gateway.admin.instances import Drained, nothing_more
 from pdgate.gateway.callbacks.part import CallbackPorts
 from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.directory import directory_of
+from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import breaker_limits, rule_of
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.config.setting import OnReload
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import DiscoveryStatus
+from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.engine_metrics.reader import PrefillQueue
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.liveness.detector import Detector
+from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
+from pdgate.gateway.security.headers import AUTHORIZATION, HeaderPolicy
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
 from pdgate.gateway.sync.shared_store import FileStore
@@ -390,6 +396,71 @@ def tracing(core: GatewayCore) -> Component | None:
     exporting = Exporting(given.endpoint, headers, name, metrics_of(core.stats, name))
     core.stats.tracer = Tracer(given.sample_ratio, exporting.put)
     return Component(jobs={"traces": exporting.run}, collect=partial(metrics.traces, exporting))
+
+
+def endpoint_picker(
+    core: GatewayCore,
+    service: Service,
+    headers: HeaderPolicy,
+    feed: Feed | None,
+    port: int | None,
+) -> Component | None:
+    """The picker that gateways made of Envoy ask for engines. `port`: where the settings say 0."""
+    given = core.settings.epp
+    if not given.listen:
+        return None
+    # Only a gateway that is asked so needs gRPC and its messages.
+    from pdgate.cluster.kubernetes.objectives import InferenceObjectives
+    from pdgate.cluster.kubernetes.pool import InferencePool
+    from pdgate.gateway.endpoint_picker.picking import EndpointPicker, EngineCredentials
+    from pdgate.gateway.endpoint_picker.serving import ListeningAt, PickerServer
+
+    picker = EndpointPicker(
+        lambda: service.intake,
+        core.execution,
+        core.endpoints,
+        core.stats,
+        core.drain,
+        EngineAddresses(),
+        EngineCredentials(core.access.authorization, AUTHORIZATION in headers.to_engines),
+        core.authenticator,
+        core.gate,
+        given.fallbacks,
+    )
+    host, named = host_and_port(given.listen)
+    looked = core.prober.first_round
+    server = PickerServer(
+        picker,
+        core.crowd,
+        ListeningAt(host, port or named, _certificate(core.settings)),
+        lambda: (
+            core.drain.began is None and looked.is_set() and (feed is None or feed.listed.is_set())
+        ),
+    )
+    jobs: dict[str, Run] = {"endpoint-picker": server.run}
+    directory = directory_of(core.settings)
+    if isinstance(directory, InferencePool):
+        objectives = InferenceObjectives(directory.access, directory.name)
+        picker.priority_of = objectives.priority_of
+        jobs["inference-objectives"] = objectives.run
+    return Component(
+        jobs=jobs,
+        collect=lambda: [
+            families.ENDPOINT_PICKS.samples(
+                (served.value, count) for served, count in server.served.items()
+            )
+        ],
+    )
+
+
+def _certificate(settings: Settings) -> tuple[bytes, bytes] | None:
+    """None where the picker speaks without TLS."""
+    given = settings.epp
+    if given.insecure:
+        return None
+    from pdgate.gateway.endpoint_picker.certificate import from_files, self_signed
+
+    return from_files(given.cert_file, given.key_file) if given.cert_file else self_signed()
 
 
 def has_console(settings: Settings) -> bool:

@@ -25,7 +25,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.gateway.wiring.parts import encode_stage_of, limits_of, shares_of
+from pdgate.gateway.wiring.parts import encode_stage_of, limits_of, shares_of, steering_of
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -163,6 +163,7 @@ class LiveCallPath:
                 aliases=wanted.aliases,
             )
             self.front.passthrough = wanted.passthrough
+            service.steering = steering_of(wanted, self.core.endpoints)
 
         return change
 

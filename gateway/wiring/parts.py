@@ -34,6 +34,7 @@ from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import DiscoveryState
+from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
@@ -49,6 +50,7 @@ from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
 from pdgate.gateway.sockets.dial import SocketDialer
+from pdgate.gateway.steering import Steering
 from pdgate.gateway.sync.workers import SharedLines, SharedLoad
 from pdgate.gateway.tenants import saved
 from pdgate.gateway.tenants.local import LocalAccounts
@@ -290,8 +292,13 @@ def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
     return RealtimeDoor(service, core.execution, core.endpoints, dialer, core.sessions)
 
 
+def steering_of(settings: Settings, endpoints: Endpoints) -> Steering | None:
+    """None where no header may say which engines a call is for."""
+    return Steering(endpoints, EngineAddresses()) if settings.trust_endpoint_headers else None
+
+
 def service_of(core: GatewayCore) -> Service:
-    return Service(
+    service = Service(
         core.intake,
         core.execution,
         core.stats,
@@ -301,3 +308,5 @@ def service_of(core: GatewayCore) -> Service:
         core.endpoints,
         total_time_of(core.settings),
     )
+    service.steering = steering_of(core.settings, core.endpoints)
+    return service

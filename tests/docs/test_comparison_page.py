@@ -30,8 +30,7 @@ def _nowhere(word: str, *folders: str) -> bool:
 
 # By the beginning of a row: what would be there if pdgate had it.
 EVIDENCE: dict[str, Callable[[], bool]] = {
-    "gRPC to engines": lambda: _nowhere("import grpc", "gateway", "forwarders"),
-    "an endpoint picker": lambda: _nowhere("ext_proc", "gateway", "deploy"),
+    "gRPC to engines": lambda: _nowhere("import grpc", "gateway/upstream", "forwarders"),
     "an operator": lambda: _nowhere("kind: CustomResourceDefinition", "deploy"),
     "WASM": lambda: _nowhere("wasmtime", "gateway"),
 }
