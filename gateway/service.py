@@ -139,8 +139,11 @@ class Service:
                     if turn is not None:
                         if turn.waits:
                             await turn.come()
+                            record.made_way = turn.made_way
                         record.queued_seconds = turn.seconds
-                    await self._execution.serve(call, record, client.deliver)
+                    await self._execution.serve(
+                        call, record, client.deliver, None if turn is None else turn.pausing
+                    )
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 record.end("client_gone", CLIENT_GONE)

@@ -119,6 +119,11 @@ class Reservation:
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
 
+    @property
+    def unread_tokens(self) -> int:
+        """Of its prompt, what the engine has still to compute."""
+        return self._unread
+
     def worked(self) -> None:
         """A leg has ended well there."""
         ended_well(self._endpoint, self._worked)

@@ -6,6 +6,7 @@ from typing import ClassVar
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Attempt, Execution
 from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.retry import FRESH
 from pdgate.forwarders.route import Way
@@ -54,7 +55,9 @@ def no_limits(section: TimeoutsSection) -> Timeouts:
 class OneAttempt(Execution):
     """The first engines are the only ones, and no account is kept of whose fault a failure was."""
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self, call: Call, record: Record, deliver: Deliver, pausing: Pausing | None = None
+    ) -> None:
         record.attempts = 1
         route = self.router.route(call, FRESH)
         record.path, record.protocol, record.mode = route.path, route.protocol, route.mode

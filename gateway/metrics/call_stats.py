@@ -179,6 +179,7 @@ def _row_of(record: Record) -> Row:
             record.handed_over,
             record.expired,
             record.resumed,
+            record.let_in_again if record.pauses else 0.0,
         ),
     )
     return row

@@ -372,6 +372,11 @@ CALLS_TURNED_AWAY: Final = Counter(
     "Calls that were refused because too many came, by why.",
     ("model", "reason"),
 )
+CALLS_GAVE_WAY: Final = Counter(
+    "pdgate_calls_gave_way",
+    "How often running calls ended for more urgent ones, to go on later.",
+    ("model", "stage"),
+)
 # One process serves all batches.
 BATCHES: Final = Gauge(
     "pdgate_batches", "Batches that are not finished.", ("status",), merge=SampleMerge.SUM

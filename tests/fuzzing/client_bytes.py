@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.hot_protocol import HotProtocol
@@ -174,7 +175,9 @@ class _Answers(Execution):
     def __init__(self) -> None:
         """It has no engines."""
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self, call: Call, record: Record, deliver: Deliver, pausing: Pausing | None = None
+    ) -> None:
         answer: Answer = _Fixed()
         await deliver(answer, record)
 
