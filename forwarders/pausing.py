@@ -89,7 +89,7 @@ class Pausing:
             return None
         if not resuming.may_pause(record):
             return None
-        reading, answering = attempt.reading, attempt.answering
+        clock, reading, answering = record.clock, attempt.reading, attempt.answering
         if reading is None and answering is not None and answering.unread_tokens:
             reading = answering
         if record.is_answering:
@@ -99,6 +99,7 @@ class Pausing:
             self.count,
             "" if reading is None else reading.instance.id,
             0 if reading is None else reading.unread_tokens,
+            0.0 if reading is None or not record.legs else clock() - record.legs[-1].started,
             "" if answering is None else answering.instance.id,
             attempt.call.prompt_tokens + resuming.said_tokens,
             counts,

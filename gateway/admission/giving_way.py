@@ -21,6 +21,7 @@ from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
     MOST_LOOKED_AT,
     RunningCall,
+    can_be_in_time,
     raised,
     who_gives_way,
     would_be_late,
@@ -142,8 +143,9 @@ class GivingWayGate:
             return
         running = self._low(urgency, model, now)
         others = NOBODY if model.shared is None else model.shared.others()
+        in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
-            limits, eligible, urgency, model.begun, list(running), others, self._freed
+            limits, eligible, urgency, model.begun, list(running), others, self._freed, in_time
         )
         place.made_way += len(chosen)
         for one in chosen:

@@ -11,6 +11,7 @@ from pdgate.lab.simulator.agenda import Agenda
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace
 from pdgate.scheduling.admission.giving_way import (
     RunningCall,
+    can_be_in_time,
     may_give_way,
     raised,
     who_gives_way,
@@ -93,7 +94,10 @@ class SimulatedGivingWay:
             one = journey.running(its) if its > urgency else None
             if one is not None:
                 low[one] = journey
-        chosen = who_gives_way(limits, eligible, urgency, begun, list(low), freed=self._freed)
+        in_time = can_be_in_time(limits, eligible, place.tokens, now - waiting[place])
+        chosen = who_gives_way(
+            limits, eligible, urgency, begun, list(low), freed=self._freed, in_time=in_time
+        )
         if chosen:
             self._next = now
         for one in chosen:

@@ -111,6 +111,7 @@ class Journey:
             self.outcome.gave_way,
             "" if reading is None else reading.instance.id,
             0 if reading is None else reading.unread_tokens,
+            self._roads.agenda.now - self._asked_at,
             "" if answerer is None else answerer.instance.id,
             self._ask.prompt_tokens + said,
         )

@@ -7,8 +7,9 @@
 
 A call that gives way keeps the tokens that it has made, and goes on later (forwarders/pausing.py). Only calls that
 are less urgent than ordinary ones do (`may_give_way`), so those of who says nothing never pay for it. The least
-urgent go first, and of these who has given way least and is the smallest, as its context has to be read again. What
-makes no room ends nothing: if the calls that may give way are not enough, none of them does.
+urgent go first, and of these who has given way least and is the smallest, as its context has to be read again. What an
+engine has read of a prompt is lost, so of those that are read the newest go first, none that may be half read, and none
+for a call that is late whatever ends. What makes no room ends nothing: if the calls that may give way are not enough, none of them does.
 
 With `give_way` of the limits a call gives way so many times at most. Each RAISED_SECONDS that it waits after that makes it
 more urgent by one, so it comes back before newer ones, and is not sent away again by what is no more urgent than it has become.
@@ -28,12 +29,15 @@ from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
 from pdgate.scheduling.neighbours import calls_of_this_gateway
+from pdgate.scheduling.pipeline.scorers import alone_seconds
 from pdgate.scheduling.status import Status
 
 RAISED_SECONDS: Final = 30.0
 
 MOST_LOOKED_AT: Final = 256
 """Running calls in one decision, which holds up all others."""
+
+HARDLY: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +49,7 @@ class RunningCall:
         gave_way: How often.
         reading: The engine that reads its prompt now; empty for none.
         unread_tokens: That this engine has to read for it.
+        reads_for: Seconds since that engine was asked.
         answering: The engine that answers it, or is to; empty for none.
         tokens: Of its prompt, and of its answer so far.
         counts: It is one of the calls of the model for which room is sought.
@@ -54,6 +59,7 @@ class RunningCall:
     gave_way: int = 0
     reading: str = ""
     unread_tokens: int = 0
+    reads_for: float = 0.0
     answering: str = ""
     tokens: int = 0
     counts: bool = True
@@ -82,6 +88,13 @@ def would_be_late(
     return waited + expected_wait + (read or 0.0) > limits.target_seconds
 
 
+def can_be_in_time(limits: Limits, eligible: EligibleSet, tokens: int, waited: float) -> bool:
+    """Whether a call that begins now keeps its target, at an engine that reads nothing else."""
+    engines = eligible.up[PREFILL if eligible.disaggregated else PLAIN]
+    alone = min((alone_seconds(engine, tokens) for engine in engines), default=0.0)
+    return waited + alone <= limits.target_seconds
+
+
 def who_gives_way(
     limits: Limits,
     eligible: EligibleSet,
@@ -90,14 +103,20 @@ def who_gives_way(
     running: Sequence[RunningCall],
     others: OtherProcesses = NOBODY,
     freed: Mapping[str, Status | None] | None = None,
+    in_time: bool = True,
 ) -> list[RunningCall]:
     """The calls that are to end so that one of this urgency finds room; none if it finds it, or cannot.
 
     Args:
         begun: Calls of its model that have begun and not ended.
         freed: Engine -> what it had said of its pages when calls gave way there last; what it frees shows in what it says next.
+        in_time: The one that waits can still be in time.
     """
-    low = [one for one in running if one.urgency > urgency and one.gave_way < limits.give_way]
+    low = [
+        one
+        for one in running
+        if one.urgency > urgency and one.gave_way < limits.give_way and (in_time or not one.reading)
+    ]
     low.sort(key=lambda one: (-one.urgency, one.gave_way, one.tokens))
     low = low[:MOST_LOOKED_AT]
     whole = not eligible.disaggregated and bool(eligible.up[PLAIN])
@@ -123,6 +142,7 @@ def _to_read(
 ) -> list[RunningCall] | None:
     """None if all of them would not do. `whole`: the engines answer as well."""
     most, places = limits.prefill_seconds, None if whole else limits.prefill_concurrency
+    newest_first = sorted(low, key=lambda one: (-one.urgency, one.reads_for))
 
     def has_room(engine: Endpoint, without: Sequence[RunningCall]) -> bool:
         if places is not None and calls_of_this_gateway(engine) - len(without) >= places:
@@ -132,7 +152,7 @@ def _to_read(
     def there(one: RunningCall) -> str:
         return one.reading
 
-    return _fewest(engines, low, there, has_room)
+    return _fewest(engines, newest_first, there, has_room, _is_hardly_read)
 
 
 def _to_answer(
@@ -165,6 +185,7 @@ def _fewest(
     low: Sequence[RunningCall],
     there: Callable[[RunningCall], str],
     has_room: Callable[[Endpoint, Sequence[RunningCall]], bool],
+    may: Callable[[Endpoint, RunningCall], bool] = lambda engine, one: True,
 ) -> list[RunningCall] | None:
     """Of the engines, the calls of that one where fewest have to end; none where one has room already."""
     if not engines or any(has_room(engine, ()) for engine in engines):
@@ -174,13 +195,19 @@ def _fewest(
         at.setdefault(there(one), []).append(one)
     best: list[RunningCall] | None = None
     for engine in engines:
-        mine = at.get(engine.instance.id, [])
+        mine = [one for one in at.get(engine.instance.id, []) if may(engine, one)]
         for count in range(1, len(mine) + 1):
             if best is not None and count >= len(best):
                 break
             if has_room(engine, mine[:count]):
                 best = mine[:count]
     return best
+
+
+def _is_hardly_read(engine: Endpoint, one: RunningCall) -> bool:
+    """Less than half, whatever was before it. Of an engine that has shown nothing yet that cannot be known."""
+    alone = engine.latency.prefill_seconds(one.unread_tokens, one.unread_tokens**2)
+    return alone is None or one.reads_for < HARDLY * alone
 
 
 def _waiting_seconds(engine: Endpoint, without: Sequence[RunningCall]) -> float:

@@ -57,8 +57,8 @@ def test_one_gives_way_for_each_place_that_is_missing() -> None:
 
 
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:
-    least, once, large, small = low(7, gave_way=1), low(6, gave_way=1), low(6, tokens=9), low(6)
-    small = low(6, tokens=5)
+    least, once = low(7, gave_way=1), low(6, gave_way=1)
+    large, small = low(6, tokens=9), low(6, tokens=5)
     limits = Limits(decode_concurrency=1, give_way=2)
     running, order = [once, large, small, least], []
     while found := chosen(limits, running, begun=1):
@@ -98,6 +98,19 @@ def test_of_those_that_are_read_as_many_end_as_it_takes_at_one_engine() -> None:
     assert chosen(limits, running, eligible=pairs([slow, quick], [D])) == running[2:]
     assert chosen(limits, running[:2], eligible=pairs([slow], [D])) == []
     assert chosen(limits, [*running[:2], reads("slow", 0.5)], eligible=pairs([slow], [D])) != []
+
+
+def test_of_those_that_are_read_the_newest_goes_first_and_none_that_may_be_half_read() -> None:
+    reader = engine("p", Role.PREFILL, calls=2)
+    reader.latency.has_read(1000, 1_000_000, 2.0, None)
+    new, old, half = (
+        low(reading="p", unread_tokens=1000, reads_for=seconds) for seconds in (0.1, 0.9, 1.9)
+    )
+    limits, eligible = Limits(prefill_concurrency=2, give_way=1), pairs([reader], [D])
+
+    assert chosen(limits, [half, old, new], eligible=eligible) == [new]
+    assert chosen(limits, [half, old], eligible=eligible) == [old]
+    assert chosen(limits, [half], eligible=eligible) == []
 
 
 def test_calls_end_at_the_decode_engine_whose_steps_get_short_enough_soonest() -> None:
