@@ -76,6 +76,20 @@ async def answers(call: HeldCall, text: str = "urgent") -> None:
     await call.peer.close()
 
 
+async def ends(call: HeldCall, choices: int = 1) -> None:
+    """As it was asked: of those that may give way a stream is asked."""
+    if "stream" in body_of(call):
+        await begins(call, OPENING, said("x", 3, finish="stop"), usage(2, 1), sse.DONE)
+        await call.peer.send(LAST_CHUNK)
+    else:
+        some = [
+            {"index": n, "message": {"content": "x"}, "finish_reason": "stop"}
+            for n in range(choices)
+        ]
+        await call.peer.send(as_json({"choices": some}))
+    await call.peer.close()
+
+
 async def gave_way(gateway: Gateway) -> float:
     found = await gateway.metrics()
     return sum(value for key, value in found.items() if key[0] == "pdgate_calls_gave_way_total")
@@ -223,18 +237,10 @@ async def test_what_does_not_give_way_runs_to_its_end(
         # As often as a worker looks, and another time.
         await asyncio.sleep(0.3)
         assert not call.left.done()
-        choices = [
-            {"index": n, "message": {"content": "x"}, "finish_reason": "stop"} for n in (0, 1)
-        ]
-        if "stream" in body_of(call):
-            await begins(call, OPENING, said("x", 3, finish="stop"), usage(2, 1), sse.DONE)
-            await call.peer.send(LAST_CHUNK)
-        else:
-            await call.peer.send(as_json({"choices": choices[: fields.get("n", 1)]}))
-        await call.peer.close()
+        await ends(call, fields.get("n", 1))
 
         assert (await running).status_code == 200
-        await answers(await held.next())
+        await ends(await held.next())
         assert (await waits).status_code == 200
 
 
