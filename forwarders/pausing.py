@@ -110,6 +110,11 @@ class Pausing:
         assert self._resuming is not None
         assert self._task is not None
         self._pausing = True
+        attempt = self._attempt
+        if attempt is not None:
+            for reserved in (attempt.reading, attempt.answering):
+                if reserved is not None:
+                    reserved.drop_unread()
         if not self._resuming.break_off(GaveWay("a more urgent call has its place")):
             self._cancelled = True
             self._task.cancel()

@@ -90,7 +90,7 @@ class Journey:
         self.outcome.began = self._roads.agenda.now
         self._attempt()
 
-    # Of one that gives way (giving_way.py). What breaks an answer that has begun loses it all the same.
+    # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.
 
     @property
     def urgency(self) -> int:
@@ -123,6 +123,9 @@ class Journey:
             self._said += engines[self._decode.instance.id].abort(answerer)
         if reader is not None and self._prefill is not None:
             engines[self._prefill.instance.id].abort(reader)
+        for reserved in (self._prefill, self._decode):
+            if reserved is not None:
+                reserved.drop_unread()
         self._forget(Reservation.withdraw)
 
     def go_on(self) -> None:
@@ -345,7 +348,7 @@ class Journey:
     def _broken(self, error: EngineRefused | EngineFailed, at: Instance) -> None:
         self._let_go()
         self._roads.scheduler.report(at, error)
-        if self.outcome.first is not None:
+        if self.outcome.first is not None and not self.outcome.gave_way:
             self._fail("broke off")
         else:
             self._avoid.add(at.id)
@@ -353,7 +356,7 @@ class Journey:
 
     def _again(self, why: str) -> None:
         """`why`: it is lost if it has been tried often enough."""
-        if self.outcome.attempts == MOST_ATTEMPTS:
+        if self.outcome.attempts - self.outcome.gave_way >= MOST_ATTEMPTS:
             self._fail(why)
         else:
             self._forget(Reservation.withdraw)

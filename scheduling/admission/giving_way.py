@@ -147,7 +147,9 @@ def _to_read(
     def has_room(engine: Endpoint, without: Sequence[RunningCall]) -> bool:
         if places is not None and calls_of_this_gateway(engine) - len(without) >= places:
             return False
-        return most is None or _waiting_seconds(engine, without) < most
+        if most is None or _waiting_seconds(engine, without) < most:
+            return True
+        return unread_tokens_there(engine) <= sum(one.unread_tokens for one in without)
 
     def there(one: RunningCall) -> str:
         return one.reading

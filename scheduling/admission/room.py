@@ -138,7 +138,8 @@ class Room:
         # Each that begins takes an engine, as far as is known until it has reserved one.
         without_place = beginning
         for engine in engines:
-            if waiting_seconds(engine) < most:
+            # One that has nothing to read has room, whatever it takes to begin.
+            if not unread_tokens_there(engine) or waiting_seconds(engine) < most:
                 without_place -= 1
                 if without_place < 0:
                     return True

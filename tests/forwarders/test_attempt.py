@@ -31,6 +31,9 @@ class Noted:
     def unread_tokens(self) -> int:
         raise AssertionError("nothing gives way")
 
+    def drop_unread(self) -> None:
+        raise AssertionError("nothing gives way")
+
     def has_read(self, seconds: float) -> StreamWatch | None:
         raise AssertionError("nothing was read")
 

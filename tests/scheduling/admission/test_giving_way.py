@@ -102,7 +102,8 @@ def test_of_those_that_are_read_as_many_end_as_it_takes_at_one_engine() -> None:
 
 def test_of_those_that_are_read_the_newest_goes_first_and_none_that_may_be_half_read() -> None:
     reader = engine("p", Role.PREFILL, calls=2)
-    reader.latency.has_read(1000, 1_000_000, 2.0, None)
+    for _ in range(5):
+        reader.latency.has_read(1000, 1_000_000, 2.0, None)
     new, old, half = (
         low(reading="p", unread_tokens=1000, reads_for=seconds) for seconds in (0.1, 0.9, 1.9)
     )
