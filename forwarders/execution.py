@@ -47,6 +47,7 @@ from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
 from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
+from pdgate.forwarders.resuming.gathered import GatheringRoom
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retry import (
     FRESH,
@@ -94,6 +95,7 @@ class Execution:
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
+        room: Memory for answers that are put together of streams; None for as much as they take.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -116,6 +118,7 @@ class Execution:
         self.lives = lives or Lives()
         self.encoding: EncodeStage | None = None
         self.told_ids: Callable[[Call, Json], None] | None = None
+        self.room: GatheringRoom | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
@@ -129,7 +132,9 @@ class Execution:
         resuming = None
         if self.max_resumes or pausing is not None:
             most = self.max_resumes or self.router.policy.max_attempts
-            resuming = Resuming.of(call, record, deliver, most, gathers=pausing is not None)
+            resuming = Resuming.of(
+                call, record, deliver, most, gathers=pausing is not None, room=self.room
+            )
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:

@@ -80,6 +80,11 @@ class Pausing:
         finally:
             record.pauses = (*record.pauses, (since, clock()))
 
+    def close(self) -> None:
+        """The call is over."""
+        if self._resuming is not None:
+            self._resuming.close()
+
     # The gate's.
 
     def running(self, urgency: int, counts: bool) -> RunningCall | None:

@@ -11,7 +11,7 @@ an engine would add to a message (null for nothing said) is not.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -21,10 +21,13 @@ from pdgate.forwarders.resuming.eligible import WANTED
 from pdgate.protocols import sse
 from pdgate.protocols.call import CHAT, Call, Headers, Raw
 from pdgate.protocols.chunks import is_costly
-from pdgate.protocols.errors import EngineFailed, GatewayError
+from pdgate.protocols.errors import EngineFailed, GatewayError, NoMemoryForAnswer
 
 MOST_CHARACTERS: Final = 2 << 20
 """Of an answer."""
+EACH_BYTES: Final = 4
+"""A character at most, as long as its text is in pieces."""
+ROOM_BYTES: Final = 64 << 10
 
 _NOT_GATHERED: Final = {
     "logprobs": "log-probabilities of an answer that is no stream",
@@ -52,6 +55,15 @@ def as_stream(call: Call) -> Call:
     return msgspec.structs.replace(call, body=body, streams=True)
 
 
+class GatheringRoom(Protocol):
+    """Memory for answers that are held, as of all that the gateway holds."""
+
+    def take(self, size: int, /) -> bool:
+        """Whether so many bytes more may be held."""
+
+    def give_back(self, size: int, /) -> None: ...
+
+
 class Gathering:
     """Sink of the events.
 
@@ -59,7 +71,9 @@ class Gathering:
         begun: There is something of the answer.
     """
 
-    def __init__(self, call: Call, deliver: Deliver) -> None:
+    def __init__(self, call: Call, deliver: Deliver, room: GatheringRoom | None = None) -> None:
+        self._room = room
+        self._room_bytes = 0
         self._chat = call.path == CHAT
         self._deliver = deliver
         self._over: asyncio.Future[GatewayError | None] | None = None
@@ -101,11 +115,26 @@ class Gathering:
             self._end(EngineFailed("the engine's stream cannot be read"))
         if self._characters > MOST_CHARACTERS:
             self._end(EngineFailed("the engine sent too large an answer"))
+        elif self._characters * EACH_BYTES > self._room_bytes and not self._has_room():
+            self._end(NoMemoryForAnswer("the gateway holds as many answers as it has memory for"))
 
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         if last:
             self.data(last)
         self._end(error)
+
+    def close(self) -> None:
+        """What was held is not any more."""
+        if self._room is not None:
+            self._room.give_back(self._room_bytes)
+        self._room_bytes = 0
+
+    def _has_room(self) -> bool:
+        if self._room is not None:
+            if not self._room.take(ROOM_BYTES):
+                return False
+            self._room_bytes += ROOM_BYTES
+        return True
 
     def _take(self, data: bytes) -> None:
         if not data or data == b"[DONE]":

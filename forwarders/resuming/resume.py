@@ -15,7 +15,12 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
-from pdgate.forwarders.resuming.gathered import Gathering, as_stream, why_not_gathered
+from pdgate.forwarders.resuming.gathered import (
+    Gathering,
+    GatheringRoom,
+    as_stream,
+    why_not_gathered,
+)
 from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.relay import Relay
 from pdgate.forwarders.resuming.rewriting import Rewriting
@@ -30,12 +35,14 @@ class Resuming:
         cause: The first break, which the client gets if the stream ends with a later one.
     """
 
-    def __init__(self, call: Call, deliver: Deliver, most: int) -> None:
+    def __init__(
+        self, call: Call, deliver: Deliver, most: int, room: GatheringRoom | None = None
+    ) -> None:
         self._asked = call
         self._gathering: Gathering | None = None
         self._whole = deliver
         if not call.streams:
-            call, self._gathering = as_stream(call), Gathering(call, deliver)
+            call, self._gathering = as_stream(call), Gathering(call, deliver, room)
             deliver = self._gathering.deliver
         self.call = asking_for_ids(call)
         self._deliver = deliver
@@ -53,16 +60,28 @@ class Resuming:
 
     @classmethod
     def of(
-        cls, call: Call, record: Record, deliver: Deliver, most: int, *, gathers: bool = False
+        cls,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        most: int,
+        *,
+        gathers: bool = False,
+        room: GatheringRoom | None = None,
     ) -> Self | None:
-        """`gathers`: one that is no stream can be resumed, too."""
+        """`gathers`: one that is no stream can be resumed, too; `room`: for its answer."""
         if gathers and call.api is not None:
             record.not_resumed = "another route"
         elif gathers and not call.streams:
             record.not_resumed = why_not_gathered(call) or why_not(as_stream(call))
         else:
             record.not_resumed = why_not(call)
-        return None if record.not_resumed else cls(call, deliver, most)
+        return None if record.not_resumed else cls(call, deliver, most, room)
+
+    def close(self) -> None:
+        """The call is over."""
+        if self._gathering is not None:
+            self._gathering.close()
 
     def has_begun(self, record: Record) -> bool:
         """What follows must go on with what has been said."""

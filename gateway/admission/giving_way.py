@@ -259,7 +259,9 @@ class LowTurn(FreeTurn):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        inner = self._inner
+        inner, pausing = self._inner, self.pausing
+        if pausing is not None:
+            pausing.close()
         if inner is not None:
             self._giving.left(self)
             inner.__exit__(kind, error, trace)
