@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -79,6 +80,10 @@ def times(gateway: Gateway) -> float:
     return sum(float(one.split()[-1]) for one in lines if one.startswith("pdgate_calls_gave_way_"))
 
 
+def has_said(decode: Engine, tokens: float) -> bool:
+    return decode.metric("vllm:generation_tokens_total") > tokens
+
+
 def both_run(site: Site, pool: ThreadPoolExecutor) -> "list[Future[str]]":
     """Two answers of low urgency, each of which has said something."""
     gateway, decodes = site
@@ -88,10 +93,7 @@ def both_run(site: Site, pool: ThreadPoolExecutor) -> "list[Future[str]]":
         for prompt, stream in zip(PROMPTS, (False, True), strict=True)
     ]
     for one, tokens in zip(decodes, before, strict=True):
-        wait_until(
-            lambda one=one, tokens=tokens: one.metric("vllm:generation_tokens_total") > tokens + 3,  # type: ignore[misc]
-            "an answer at each decode engine",
-        )
+        wait_until(partial(has_said, one, tokens + 3), "an answer at each decode engine")
     return low
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -22,10 +23,10 @@ BATCHES = [TraceCall(0.0, 1000, 2000, (), urgency=7) for _ in range(2)]
 URGENT = [TraceCall(5.0, 1000, 10, ()), TraceCall(5.0, 1000, 10, ())]
 
 
-def ran(asks: Sequence[TraceCall], give_way: int, **more: object) -> Ran:
+def ran(asks: Sequence[TraceCall], give_way: int, **more: Any) -> Ran:
     limits = Limits(decode_concurrency=1, give_way=give_way, wait_seconds=1e6).in_gateway(TARGETS)
     plan = WorldPlan(prefills=2, decodes=2, targets=TARGETS, limits=limits)
-    return run(replace(plan, **more), asks)  # type: ignore[arg-type]
+    return run(replace(plan, **more), asks)
 
 
 def test_batches_give_way_to_urgent_calls_and_go_on_where_they_were() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -37,13 +38,17 @@ def pairs(prefill: Sequence[Endpoint], decode: Sequence[Endpoint]) -> EligibleSe
 P, D = engine("p", Role.PREFILL), engine("d", Role.DECODE)
 
 
-def low(urgency: int = 7, **more: object) -> RunningCall:
-    return RunningCall(urgency, **{"answering": "d", "tokens": 100, **more})  # type: ignore[arg-type]
+def low(urgency: int = 7, **more: Any) -> RunningCall:
+    return RunningCall(urgency, **{"answering": "d", "tokens": 100, **more})
 
 
-def chosen(limits: Limits, running: Sequence[RunningCall], **more: object) -> list[RunningCall]:
-    asked = {"eligible": pairs([P], [D]), "urgency": ORDINARY, "begun": len(running)} | more
-    return who_gives_way(limits, running=running, **asked)  # type: ignore[arg-type]
+def chosen(limits: Limits, running: Sequence[RunningCall], **more: Any) -> list[RunningCall]:
+    asked: dict[str, Any] = {
+        "eligible": pairs([P], [D]),
+        "urgency": ORDINARY,
+        "begun": len(running),
+    } | more
+    return who_gives_way(limits, running=running, **asked)
 
 
 def test_one_gives_way_for_each_place_that_is_missing() -> None:
@@ -60,7 +65,8 @@ def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_small
     least, once = low(7, gave_way=1), low(6, gave_way=1)
     large, small = low(6, tokens=9), low(6, tokens=5)
     limits = Limits(decode_concurrency=1, give_way=2)
-    running, order = [once, large, small, least], []
+    running = [once, large, small, least]
+    order: list[RunningCall] = []
     while found := chosen(limits, running, begun=1):
         order += found
         running = [one for one in running if one not in found]
