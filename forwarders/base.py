@@ -283,6 +283,13 @@ class Reserved(Protocol):
 
     instance: Instance
 
+    @property
+    def unread_tokens(self) -> int:
+        """Of the prompt, what the engine has still to compute."""
+
+    def drop_unread(self) -> None:
+        """That will not be computed, as the call gives way."""
+
     def has_read(self, seconds: float) -> StreamWatch | None:
         """It took so long to read the prompt, and what it had to read before.
 

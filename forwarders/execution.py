@@ -46,9 +46,11 @@ from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.read_back import ChatTurn, KvReadBack
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
 from pdgate.forwarders.releases import Releases
+from pdgate.forwarders.resuming.gathered import GatheringRoom
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retry import (
     FRESH,
@@ -71,6 +73,7 @@ from pdgate.protocols.errors import (
     EngineRefused,
     EngineTooSlow,
     GatewayError,
+    GaveWay,
     KvExpired,
     NoInstance,
 )
@@ -98,6 +101,7 @@ class Execution:
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
+        room: Memory for answers that are put together of streams; None for as much as they take.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -125,6 +129,7 @@ class Execution:
         self.read_back: KvReadBack | None = None
         self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
+        self.room: GatheringRoom | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
@@ -138,16 +143,25 @@ class Execution:
             self.read_back = KvReadBack(self.upstream)
 
     async def serve(
-        self, call: Call, record: Record, deliver: Deliver, state: RetryState = FRESH
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
     ) -> None:
-        """Raises the GatewayError that the client is to see."""
+        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see."""
         resuming = None
-        if self.max_resumes:
-            resuming = Resuming.of(call, record, deliver, self.max_resumes)
+        if self.max_resumes or pausing is not None:
+            most = self.max_resumes or self.router.policy.max_attempts
+            resuming = Resuming.of(
+                call, record, deliver, most, gathers=pausing is not None, room=self.room
+            )
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
             record.attempts += 1
+            paused = False
             attempt: Attempt | None = None
             try:
                 encoding = self.encoding
@@ -158,20 +172,25 @@ class Execution:
                 if route.decision is not None:
                     record.decisions[record.attempts] = route.decision
                 attempt = Attempt(self, route, state, call, record, deliver, resuming is None)
+                if pausing is not None and resuming is not None:
+                    pausing.begins(attempt, record, resuming)
                 try:
                     await attempt.send()
                 except BaseException as error:
                     attempt.end(error)
-                    raise
-                kv = attempt.kv
-                if (
-                    attempt.answering is not None
-                    or attempt.reading is not None
-                    or (kv is not None and kv.state is not RELEASED)
-                    or attempt.keeps
-                ):
-                    attempt.end(None)
-                return
+                    paused = pausing is not None and pausing.ended(error)
+                    if not paused:
+                        raise
+                if not paused:
+                    kv = attempt.kv
+                    if (
+                        attempt.answering is not None
+                        or attempt.reading is not None
+                        or (kv is not None and kv.state is not RELEASED)
+                        or attempt.keeps
+                    ):
+                        attempt.end(None)
+                    return
             except NoInstance as error:
                 raise (state if attempt is None else attempt.state).first_cause or error from None
             except GatewayError as error:
@@ -183,7 +202,12 @@ class Execution:
                     call = resuming.without_ids()
                 else:
                     call, state = self._next(error, attempt, resuming)
+            if paused and pausing is not None and resuming is not None:
+                call = resuming.later(record)
+                await pausing.wait()
             call = record.call = call.retried(request_id.attempt(call.id))
+            if resuming is not None:
+                record.call = resuming.as_asked(call)
 
     def _next(
         self, error: GatewayError, failed: "Attempt", resuming: Resuming | None
@@ -192,14 +216,19 @@ class Execution:
         call, record = failed.call, failed.record
         committed = record.committed is not None
         why_not = None
-        if committed and resuming is not None:
-            why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
+        if resuming is not None:
+            committed = resuming.has_begun(record)
+            if committed:
+                why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
+                if why_not and resuming.begins_anew():
+                    call, committed, why_not = resuming.call, False, None
+        # That it gave way is no failure, and its pauses are not its time.
         failure = Failure(
             error,
             call,
             failed.prefill,
-            record.attempts,
-            record.clock() - record.started,
+            record.attempts - len(record.pauses),
+            record.clock() - record.started - record.paused_seconds,
             committed,
             why_not,
         )
@@ -231,7 +260,7 @@ class Execution:
         if error.at and error.at != instance.id:
             # It waited for another engine, whose fault it is.
             return
-        if isinstance(error, FirstTokensDiffer):
+        if isinstance(error, FirstTokensDiffer | GaveWay):
             # It answers as it always does.
             return
         if isinstance(error, EngineRefused):

@@ -14,6 +14,7 @@ from typing import Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
+from pdgate.forwarders.retry import FRESH
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.place import place_of
@@ -165,16 +166,15 @@ class Service:
                     if turn is not None:
                         if turn.waits:
                             await turn.come()
+                            record.made_way = turn.made_way
                         record.queued_seconds = turn.seconds
                     deliver = (
                         client.deliver if hold is None else metered(hold.meter, client.deliver)
                     )
                     steering = self.steering
-                    if steering is None:
-                        await self._execution.serve(call, record, deliver)
-                    else:
-                        state = await steering.state_of(headers)
-                        await self._execution.serve(call, record, deliver, state)
+                    state = FRESH if steering is None else await steering.state_of(headers)
+                    pausing = None if turn is None else turn.pausing
+                    await self._execution.serve(call, record, deliver, state, pausing)
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 if self.holds is not None:

@@ -192,6 +192,12 @@ class CallTooLong(GatewayError):
     status, code = 504, "call_timeout"
 
 
+class GaveWay(GatewayError):
+    """A more urgent call has the place of this one, which goes on later; no client sees this."""
+
+    status, code = 503, "gave_way"
+
+
 class EngineRefused(GatewayError):
     """The engine could not be reached: nothing was sent, so trying another is safe."""
 

@@ -6,6 +6,7 @@ from typing import ClassVar
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Attempt, Execution
 from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.retry import FRESH, RetryState
 from pdgate.forwarders.route import Way
@@ -55,7 +56,12 @@ class OneAttempt(Execution):
     """The first engines are the only ones, and no account is kept of whose fault a failure was."""
 
     async def serve(
-        self, call: Call, record: Record, deliver: Deliver, state: RetryState = FRESH
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
     ) -> None:
         record.attempts = 1
         route = self.router.route(call, state)

@@ -286,6 +286,11 @@ class AdmissionSection(Section, panel=LIMITS):
         Seconds | None, Setting("Seconds: refuse what is later.", "--max-ttft")
     ] = None
     """A call whose prompt is expected to be read later than that gets 429 at once."""
+    give_way: Annotated[
+        Annotated[int, Field(ge=0, le=100)], Setting("Times that a low call may, for urgent ones.")
+    ] = 0
+    """How often a running call that is less urgent than ordinary ends for one that would be late, and goes on later;
+    0 for never. Where no limit is set, calls wait while each prefill engine has a fifth of targets.ttft_seconds to read."""
 
 
 class TargetsSection(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):

@@ -406,6 +406,11 @@ CONTROL_REQUESTS: Final = Counter(
     "Requests for all engines of a model, by what they are for and which engines did it.",
     ("effect", "engines"),
 )
+CALLS_GAVE_WAY: Final = Counter(
+    "pdgate_calls_gave_way",
+    "How often running calls ended for more urgent ones, to go on later.",
+    ("model", "stage"),
+)
 # One process serves all batches.
 BATCHES: Final = Gauge(
     "pdgate_batches", "Batches that are not finished.", ("status",), merge=SampleMerge.SUM

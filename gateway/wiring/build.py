@@ -111,6 +111,7 @@ def build(
         heard=heard,
     )
     core.execution.encoding = parts.encode_stage_of(settings, scheduler, upstream, core.execution)
+    core.execution.room = crowd
     if kv_events is not None:
         core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)

@@ -181,6 +181,8 @@ def admission(gate: Gate) -> Iterator[Samples]:
     """How long calls waited is a stage of pdgate_stage_seconds."""
     yield families.CALLS_WAITING.samples(gate.waiting())
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+    if gate.giving_way is not None:
+        yield families.CALLS_GAVE_WAY.samples(gate.giving_way.gave_way.items())
 
 
 def control(holds: "Holds", found: "Control") -> Iterator[Samples]:

@@ -18,6 +18,7 @@ from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.admission.giving_way import GivingWayGate
 from pdgate.gateway.component import GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
@@ -176,6 +177,8 @@ def gate_of(
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
     gate = Gate(limits, endpoints, lines)
+    if limits.give_way:
+        gate.giving_way = GivingWayGate(gate)
     scheduler.freed = gate.look
     return gate
 

@@ -16,6 +16,7 @@ from uvicorn.server import ServerState
 
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.retry import FRESH, RetryState
 from pdgate.gateway.front.asgi import Front
@@ -176,7 +177,12 @@ class _Answers(Execution):
         """It has no engines."""
 
     async def serve(
-        self, call: Call, record: Record, deliver: Deliver, state: RetryState = FRESH
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
     ) -> None:
         answer: Answer = _Fixed()
         await deliver(answer, record)
