@@ -61,8 +61,11 @@ class Tensors:
         return self._torch.frombuffer(memory, dtype=self._torch.uint8)
 
     def new_bytes(self, length: int) -> Any:
-        """Zeroed, and there when this returns."""
-        made = self._torch.zeros(length, dtype=self._torch.uint8, device=self._device)
+        """Zeroed, and there when this returns. Raises MemoryError."""
+        try:
+            made = self._torch.zeros(length, dtype=self._torch.uint8, device=self._device)
+        except RuntimeError as error:
+            raise MemoryError(f"{self.device} has no room for {length} bytes of KV") from error
         if not self.on_host:
             self._torch.cuda.synchronize(self._device)
         return made

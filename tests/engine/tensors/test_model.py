@@ -50,6 +50,11 @@ def test_pages_on_the_cpu_can_be_copied_to_a_tier() -> None:
     assert weights_of(model.root) == weights_of(heads(on_tensors=False).root)
 
 
+def test_pages_for_which_there_is_no_room_are_one_sentence() -> None:
+    with pytest.raises(MemoryError, match=f"{tensors().device} has no room for {1 << 50} bytes"):
+        tensors().new_bytes(1 << 50)
+
+
 def test_a_device_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(LookupError, match="PyTorch has no cuda:77 here: ") as refused:
         load(None, 64, Tensors("cuda:77"))
