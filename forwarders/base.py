@@ -219,7 +219,7 @@ class HandOff(Forwarder):
     def release(self, call: Call, prefill: Instance, leg: Leg | None) -> Leg | None:
         """What frees the KV at prefill, if no decode engine comes for it; None if that is not to be said.
 
-        `leg`: that decode has answered well; None where prefill or decode has failed, or the client left.
+        `leg`: that decode has begun to answer; None where it has not, as prefill or decode failed or the client left.
         """
         return None
 

@@ -303,7 +303,7 @@ class Attempt:
     """
 
     __slots__ = (
-        "_answered", "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "keeps", "kv", "prefill",
+        "_asked", "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "keeps", "kv", "prefill",
         "reading", "record", "route", "state",
     )  # fmt: skip
 
@@ -333,8 +333,8 @@ class Attempt:
         # When prefill had answered; 0 before that.
         self._read_at = 0.0
         self.keeps = False
-        # Decode's leg, where its answer is whole and prefill may keep something.
-        self._answered: Leg | None = None
+        # Of decode, where prefill may keep something.
+        self._asked: Leg | None = None
 
     def send(self) -> Awaitable[None]:
         """Sends its legs, and relays the answer to its end. Raises GatewayError.
@@ -372,14 +372,18 @@ class Attempt:
             finally:
                 kv = self.kv
                 # Most often decode has it by now.
-                if kv is not None and kv.state is not RELEASED:
+                taken = kv is not None and kv.state is RELEASED
+                if kv is not None and not taken:
                     clock = self.record.clock
                     kv.end(error, clock())
                 if self.keeps:
-                    self._release(error)
+                    self._release(error, taken)
 
-    def _release(self, error: BaseException | None) -> None:
-        """Prefill is told that it need not keep the KV, unless decode has done that."""
+    def _release(self, error: BaseException | None, taken: bool) -> None:
+        """Prefill is told that it need not keep the KV, unless decode has done that.
+
+        `taken`: decode has begun to answer.
+        """
         self.keeps = False
         forwarder, reserved = self.route.way.hand_off, self.route.prefill
         if forwarder is None or reserved is None:
@@ -387,7 +391,7 @@ class Attempt:
         engine = reserved.instance
         if isinstance(error, EngineRefused) and error.at == engine.id:
             return
-        leg = forwarder.release(self.call, engine, self._answered)
+        leg = forwarder.release(self.call, engine, self._asked if taken else None)
         if leg is not None:
             until = self.record.clock() + forwarder.kv.lease_seconds
             self._execution.releases.send(leg, self.call, until)
@@ -452,10 +456,10 @@ class Attempt:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
+            if self.keeps:
+                self._asked = leg
             try:
                 await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
-                if self.keeps:
-                    self._answered = leg
                 if turn is not None and execution.read_back is not None:
                     execution.read_back.keep(turn, leg.to.id)
                 return

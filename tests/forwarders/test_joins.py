@@ -231,6 +231,18 @@ async def test_kv_of_a_client_that_leaves_is_let_go_of() -> None:
     assert len(freed(engines)) == 1
 
 
+async def test_kv_that_decode_has_is_not_let_go_of_again_when_the_client_leaves() -> None:
+    engines = Joining(p0=prefilled(), d0=[b"data: fine\n\n", NEVER])
+    crossing = Crossing(engines, P0, D0)
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("d0").wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    await released(crossing)
+
+    assert freed(engines) == []
+
+
 async def test_an_answer_that_ended_with_its_first_token_leaves_nothing_at_prefill() -> None:
     """Decode is asked plainly, so it tells prefill nothing."""
     answer = prefilled()
