@@ -16,7 +16,9 @@ from tests.support.waiting import wait_until
 LOW = {"x-priority": "7"}
 PROMPTS = "Of the first one: to be, or not to be.", "Of the second one, which is said as a stream."
 ORDINARY = "A short question that cannot wait. ", "Another one of the same kind, too. "
-TOKENS, FEW = 48, 6
+TOKENS, FEW = 100, 6
+"""The long ones take three seconds, in which the others have to come."""
+
 
 Site = tuple[Gateway, list[Engine]]
 
@@ -101,7 +103,8 @@ def both_run(site: Site, pool: ThreadPoolExecutor) -> "list[Future[str]]":
 def expected(site: Site) -> list[str]:
     gateway, _ = site
     asked = [(prompt, TOKENS) for prompt in PROMPTS] + [(prompt, FEW) for prompt in ORDINARY]
-    return [said(gateway, *one) for one in asked]
+    with ThreadPoolExecutor(4) as pool:
+        return [one.result() for one in [pool.submit(said, gateway, *each) for each in asked]]
 
 
 def test_both_give_way_and_all_that_is_said_is_right(site: Site, expected: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""A running call of low urgency gives way to one that waits, over real sockets and with both front ends."""
+"""A running call of low urgency gives way to one that waits, over real sockets; how its answer goes on with both
+front ends."""
 
 import asyncio
 import json
@@ -24,8 +25,6 @@ from tests.support.fleet import (
 from tests.support.heard import heard
 from tests.support.raw_server import chunk
 from tests.support.waiting import until
-
-pytestmark = pytest.mark.usefixtures("front_end")
 
 ONE = AdmissionSection(decode_concurrency=1, give_way=1)
 LOW = {"x-priority": "7"}
@@ -108,6 +107,7 @@ def body_of(call: HeldCall) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.usefixtures("front_end")
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_running_call_gives_way_and_both_answers_are_whole(stream: bool) -> None:
     held = Held()
@@ -167,6 +167,7 @@ async def test_a_running_call_gives_way_and_both_answers_are_whole(stream: bool)
     assert ("pdgate_broken_answers_total", "plain", "resumed") not in metrics
 
 
+@pytest.mark.usefixtures("front_end")
 async def test_a_call_that_is_still_being_read_is_asked_anew() -> None:
     reading, decode = Held(), Held()
     engines = Engine(Role.PREFILL, reading), Engine(Role.DECODE, decode)
@@ -284,6 +285,7 @@ async def test_an_engine_that_dies_after_a_call_came_back_costs_no_token() -> No
         assert (await slow).json()["choices"][0]["message"]["content"] == "abcd"
 
 
+@pytest.mark.usefixtures("front_end")
 async def test_a_client_that_leaves_while_its_call_waits_leaves_nothing_behind() -> None:
     held = Held()
     async with gateway_of(Engine(Role.PLAIN, held), admission=ONE) as gateway:
