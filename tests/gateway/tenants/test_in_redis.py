@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis.asyncio
+import redis
 
 from pdgate.gateway.security.token_limits import TokenLimits
 from pdgate.gateway.tenants import account, in_redis
@@ -136,23 +137,19 @@ async def test_while_redis_is_away_this_host_decides_and_tells_it_later(tmp_path
             return not accounts.away and view.numbers[account.OF_ALL + 3] == 2
 
         await until(told, "news in Redis")
-        store = redis.asyncio.Redis.from_url(server.url)
-        assert int(await store.hget(f"{PREFIX}:of:away", "w:11") or 0) == 180
-        await store.aclose()
+        with closing(redis.Redis.from_url(server.url)) as store:
+            assert store.hget(f"{PREFIX}:of:away", "w:11") == b"180"
         running.cancel()
         await asyncio.wait([running])
 
 
 async def test_what_stands_in_redis_and_is_no_number_is_nothing(server: RedisServer) -> None:
-    store = redis.asyncio.Redis.from_url(server.url)
-    await store.hset(
-        f"{PREFIX}:of:strange",
-        mapping={"w:1": "x", "w:99": "5", "w:": "1", "p:": "y", "n:z": "z", "q": "q"},
-    )
+    with closing(redis.Redis.from_url(server.url)) as store:
+        strange = {"w:1": "x", "w:99": "5", "w:": "1", "p:": "y", "n:z": "z", "q": "q"}
+        store.hset(f"{PREFIX}:of:strange", mapping=strange)
     accounts = replica(server)
 
     answered = await accounts.reserve("strange", BUDGET, (10, 10))
 
     assert isinstance(answered.result, ReservedTokens)
-    await store.aclose()
     await accounts._redis.aclose()

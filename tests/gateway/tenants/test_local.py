@@ -1,6 +1,7 @@
 """Accounts of tenants on one host: what fits beneath limits, and what is given back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ NOON = 20_000 * 86_400 + 43_200
 
 
 def limits(**said: int) -> tuple[TokenLimit, ...]:
-    return TokenLimits(**said).each()
+    return replace(TokenLimits(), **said).each()
 
 
 def clock_at(seconds: float = NOON) -> Clock:

@@ -93,7 +93,7 @@ async def test_a_token_that_the_provider_signed_opens_in_the_name_of_its_tenant(
 
 
 def _unsigned() -> bytes:
-    return jwt.encode(claims(), None, "none", {"kid": "ec"}).encode()
+    return jwt.encode(claims(), "", "none", {"kid": "ec"}).encode()
 
 
 def _hs_with_public_key() -> bytes:
