@@ -32,7 +32,7 @@ class AsgiSocket:
     """
     Attributes:
         headers, query: Of the request.
-        passes_pings, broken: See `relay.Side`.
+        passes_pings, broken: See `relay.SessionSide`.
         yields, loose_bytes, held_bytes: See `crowd.py`.
     """
 

@@ -22,9 +22,10 @@ from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN
 from pdgate.gateway.admission.place import place_of
 from pdgate.gateway.apis.passing import PassedRequest, passing
+from pdgate.gateway.realtime.endings import SessionEnding, SessionOutcome
 from pdgate.gateway.realtime.naming import MOST_BYTES, names_of
 from pdgate.gateway.realtime.offer import SocketOffer, check_origin, check_query, offer_of
-from pdgate.gateway.realtime.relay import Ending, Relay, SessionOutcome, Side
+from pdgate.gateway.realtime.relay import SessionRelay, SessionSide
 from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
@@ -53,7 +54,7 @@ class RealtimeClient(Protocol):
     async def refuse(self, error: GatewayError, call_id: str) -> None:
         """The whole response is an error."""
 
-    async def accept(self, subprotocol: str, call_id: str) -> Side:
+    async def accept(self, subprotocol: str, call_id: str) -> SessionSide:
         """The session is open. Empty: no subprotocol."""
 
     def weigh(self, more_bytes: int) -> None:
@@ -204,7 +205,7 @@ class RealtimeDoor:
         side = await client.accept(offer.chosen(dialled.subprotocol), call.id)
         names = names_of(key_state, lambda: service.intake.aliases)
         most_bytes = service.intake.max_body_bytes
-        relay = Relay(
+        relay = SessionRelay(
             side,
             dialled.wire,
             names,
@@ -229,7 +230,9 @@ class RealtimeDoor:
         return ending.outcome
 
 
-OUT_OF_MEMORY: Final = Ending(
+OUT_OF_MEMORY: Final = SessionEnding(
     SessionOutcome.OUT_OF_MEMORY, 1013, "the gateway has no memory for what is not read"
 )
-TOO_LONG: Final = Ending(SessionOutcome.TOO_LONG, 1008, "the session took longer than a call may")
+TOO_LONG: Final = SessionEnding(
+    SessionOutcome.TOO_LONG, 1008, "the session took longer than a call may"
+)

@@ -7,14 +7,12 @@ A message goes on in pieces and is never held, unless the names in it are checke
 first. How long one may be is bounded either way. Pings pass, and pongs; only where another server has the client's
 connection (ASGI), which answers pings itself, the engine's are answered here.
 
-Whatever ends a session first decides what both sides are told; see `Ending`.
+Whatever ends a session first decides what both sides are told; see `SessionEnding`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final, Protocol
 
 import msgspec
@@ -22,8 +20,17 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, Tex
 from wsproto.frame_protocol import CloseReason
 
 from pdgate.gateway import errors
+from pdgate.gateway.realtime.endings import (
+    GONE,
+    SessionEnding,
+    SessionEnds,
+    SessionOutcome,
+    client_left,
+    engine_left,
+    failed,
+)
 from pdgate.gateway.realtime.naming import ModelNames
-from pdgate.protocols.errors import EngineFailed, GatewayError, TooLarge
+from pdgate.protocols.errors import GatewayError, TooLarge
 
 TELLING_SECONDS: Final = 1.0
 """For a client to read why its session ends."""
@@ -34,13 +41,12 @@ GONE_SECONDS: Final = 1.0
 STALLED_SECONDS: Final = 60.0
 """For a side that reads nothing of what is written to it."""
 
-_ABNORMAL: Final = CloseReason.ABNORMAL_CLOSURE
 MOST_EMPTY: Final = 1000
 PIECE_BYTES: Final = 32 << 10
 """In which a message goes on that has been whole."""
 
 
-class Side(Protocol):
+class SessionSide(Protocol):
     """One end of a session.
 
     Attributes:
@@ -58,48 +64,7 @@ class Side(Protocol):
     async def close(self, code: int | None, reason: str) -> None: ...
 
 
-class SessionOutcome(StrEnum):
-    """What ended a session."""
-
-    CLOSED = "closed"
-    CLIENT_GONE = "client_gone"
-    BAD_FRAME = "bad_frame"
-    TOO_LARGE = "too_large"
-    FORBIDDEN = "forbidden"
-    ENGINE_FAILED = "engine_failed"
-    IDLE = "idle"
-    STALLED = "stalled"
-    TOO_LONG = "too_long"
-    OUT_OF_MEMORY = "out_of_memory"
-    DRAINING = "draining"
-    INTERNAL_ERROR = "internal_error"
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """
-    Attributes:
-        code, reason: What the client is told; no code for a goodbye that had none.
-        engine_code: What the engine is told, as far as it is there.
-        error: Said to the client before, as an event.
-    """
-
-    outcome: SessionOutcome
-    code: int | None
-    reason: str
-    engine_code: int | None = CloseReason.GOING_AWAY
-    error: GatewayError | None = None
-
-
-class SessionEnds(Exception):
-    """Raised where a session ends by what one side did."""
-
-    def __init__(self, ending: Ending) -> None:
-        super().__init__(ending.reason)
-        self.ending = ending
-
-
-class Relay:
+class SessionRelay:
     """
     Attributes:
         from_client, from_engine: Bytes of messages so far.
@@ -108,8 +73,8 @@ class Relay:
 
     def __init__(
         self,
-        client: Side,
-        engine: Side,
+        client: SessionSide,
+        engine: SessionSide,
         names: ModelNames | None,
         most_bytes: int,
         counted: Callable[[str, int], None],
@@ -127,14 +92,14 @@ class Relay:
         self._at = at
         self._loop = asyncio.get_running_loop()
         self.last_frame = self._loop.time()
-        self._ended: asyncio.Future[Ending] = self._loop.create_future()
+        self._ended: asyncio.Future[SessionEnding] = self._loop.create_future()
         # Since when a side has been written to in vain; 0 for not at all.
         self._writing = [0.0, 0.0]
         self._in_message = False
         # Since when it has been gone; 0 for not at all.
         self._client_lost = 0.0
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: SessionEnding) -> None:
         """What comes first decides."""
         if not self._ended.done():
             self._ended.set_result(ending)
@@ -147,18 +112,20 @@ class Relay:
     def look(self, now: float, idle_seconds: float | None) -> None:
         client_since, engine_since = self._writing
         if self._client_lost and now - self._client_lost >= GONE_SECONDS:
-            self.end(_GONE)
+            self.end(GONE)
         elif client_since and now - client_since >= STALLED_SECONDS:
             self.end(
-                Ending(SessionOutcome.STALLED, CloseReason.POLICY_VIOLATION, "nothing is read")
+                SessionEnding(
+                    SessionOutcome.STALLED, CloseReason.POLICY_VIOLATION, "nothing is read"
+                )
             )
         elif engine_since and now - engine_since >= STALLED_SECONDS:
-            self.end(_failed("the engine reads nothing", self._at))
+            self.end(failed("the engine reads nothing", self._at))
         elif idle_seconds is not None and now - self.last_frame >= idle_seconds:
             reason = f"nothing was said for {idle_seconds:g} s"
-            self.end(Ending(SessionOutcome.IDLE, CloseReason.GOING_AWAY, reason))
+            self.end(SessionEnding(SessionOutcome.IDLE, CloseReason.GOING_AWAY, reason))
 
-    async def run(self) -> Ending:
+    async def run(self) -> SessionEnding:
         """Both ways, until the session ends; both sides have been told when it returns."""
         pumps = [
             self._loop.create_task(self._pump(self._client_to_engine)),
@@ -173,7 +140,7 @@ class Relay:
         await self._say_goodbye(ending)
         return ending
 
-    async def _say_goodbye(self, ending: Ending) -> None:
+    async def _say_goodbye(self, ending: SessionEnding) -> None:
         if ending.error is not None and not self._in_message:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TELLING_SECONDS):
@@ -192,7 +159,7 @@ class Relay:
         except Exception as caught:  # noqa: BLE001
             error = errors.known(caught)
             code = CloseReason.INTERNAL_ERROR
-            self.end(Ending(SessionOutcome.INTERNAL_ERROR, code, str(error), error=error))
+            self.end(SessionEnding(SessionOutcome.INTERNAL_ERROR, code, str(error), error=error))
 
     async def _client_to_engine(self) -> None:
         client, names = self._client, self._names
@@ -202,7 +169,7 @@ class Relay:
                 event = await client.receive()
                 self.last_frame = self._loop.time()
                 if isinstance(event, CloseConnection):
-                    raise SessionEnds(_client_left(event, client.broken))
+                    raise SessionEnds(client_left(event, client.broken))
                 if isinstance(event, TextMessage | BytesMessage):
                     piece = _bytes_of(event)
                     length = self._count("client", length, len(piece), event.message_finished)
@@ -229,7 +196,7 @@ class Relay:
             event = await engine.receive()
             self.last_frame = self._loop.time()
             if isinstance(event, CloseConnection):
-                raise SessionEnds(self._engine_left(event))
+                raise SessionEnds(engine_left(event, engine.broken, self._at))
             if isinstance(event, Ping) and not client.passes_pings:
                 await self._send(1, engine, Pong(payload=event.payload))
                 continue
@@ -245,10 +212,12 @@ class Relay:
         """Raises SessionEnds: pieces without a byte in a row, which only cost time."""
         if before >= MOST_EMPTY:
             code = CloseReason.POLICY_VIOLATION
-            raise SessionEnds(Ending(SessionOutcome.BAD_FRAME, code, "nothing but empty pieces"))
+            raise SessionEnds(
+                SessionEnding(SessionOutcome.BAD_FRAME, code, "nothing but empty pieces")
+            )
         return before + 1
 
-    async def _send(self, which: int, side: Side, event: Event) -> None:
+    async def _send(self, which: int, side: SessionSide, event: Event) -> None:
         self._writing[which] = self._loop.time()
         await side.send(event)
         self._writing[which] = 0.0
@@ -259,10 +228,10 @@ class Relay:
         length = before + more
         if length > self._most_bytes:
             if whose == "engine":
-                raise SessionEnds(_failed("a message of the engine is too long", self._at))
+                raise SessionEnds(failed("a message of the engine is too long", self._at))
             error = TooLarge(f"a message is longer than {self._most_bytes} bytes")
             raise SessionEnds(
-                Ending(
+                SessionEnding(
                     SessionOutcome.TOO_LARGE, CloseReason.MESSAGE_TOO_BIG, str(error), error=error
                 )
             )
@@ -277,7 +246,7 @@ class Relay:
         except GatewayError as error:
             code = CloseReason.POLICY_VIOLATION
             raise SessionEnds(
-                Ending(SessionOutcome.FORBIDDEN, code, str(error), error=error)
+                SessionEnding(SessionOutcome.FORBIDDEN, code, str(error), error=error)
             ) from None
         said: str | bytes = checked.decode() if isinstance(like, TextMessage) else checked
         for at in range(0, max(len(said), 1), PIECE_BYTES):
@@ -291,31 +260,6 @@ class Relay:
             if not last:
                 # Others have a turn: each piece is masked, in Python.
                 await asyncio.sleep(0)
-
-    def _engine_left(self, event: CloseConnection) -> Ending:
-        if self._engine.broken:
-            return _failed("the engine sent what is no WebSocket frame", self._at)
-        if event.code == _ABNORMAL:
-            return _failed("the engine broke off", self._at)
-        code = None if event.code == CloseReason.NO_STATUS_RCVD else event.code
-        return Ending(SessionOutcome.CLOSED, code, event.reason or "", code)
-
-
-def _client_left(event: CloseConnection, broken: str) -> Ending:
-    if broken:
-        return Ending(SessionOutcome.BAD_FRAME, event.code, broken)
-    if event.code == _ABNORMAL:
-        return _GONE
-    code = None if event.code == CloseReason.NO_STATUS_RCVD else event.code
-    return Ending(SessionOutcome.CLOSED, code, event.reason or "", code)
-
-
-def _failed(what: str, at: str) -> Ending:
-    error = EngineFailed(what, at=at)
-    return Ending(SessionOutcome.ENGINE_FAILED, CloseReason.INTERNAL_ERROR, what, error=error)
-
-
-_GONE: Final = Ending(SessionOutcome.CLIENT_GONE, CloseReason.GOING_AWAY, "")
 
 
 def _bytes_of(event: TextMessage | BytesMessage) -> bytes | bytearray:

@@ -13,7 +13,8 @@ from typing import Final
 
 from wsproto.frame_protocol import CloseReason
 
-from pdgate.gateway.realtime.relay import Ending, Relay, SessionOutcome
+from pdgate.gateway.realtime.endings import SessionEnding, SessionOutcome
+from pdgate.gateway.realtime.relay import SessionRelay
 
 LOOK_SECONDS: Final = 1.0
 
@@ -32,7 +33,7 @@ class Sessions:
         self.idle_seconds = idle_seconds
         self.ended: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
-        self._relays: set[Relay] = set()
+        self._relays: set[SessionRelay] = set()
         self._over = False
 
     @contextmanager
@@ -44,7 +45,7 @@ class Sessions:
             self.open -= 1
 
     @contextmanager
-    def running(self, relay: Relay) -> Iterator[None]:
+    def running(self, relay: SessionRelay) -> Iterator[None]:
         self._relays.add(relay)
         if self._over:
             relay.end(DRAINED)
@@ -75,6 +76,6 @@ class Sessions:
             self.end_all()
 
 
-DRAINED: Final = Ending(
+DRAINED: Final = SessionEnding(
     SessionOutcome.DRAINING, CloseReason.GOING_AWAY, "the gateway is shutting down"
 )

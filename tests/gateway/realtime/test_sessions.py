@@ -87,6 +87,13 @@ async def test_a_message_without_end_ends_the_session() -> None:
         assert (await engine.farewell()).code == 1001
 
 
+async def test_nothing_but_empty_pieces_ends_a_session() -> None:
+    async with open_session() as (_, client, engine):
+        await client.say(*[TextMessage(data="", message_finished=False)] * (relay.MOST_EMPTY + 1))
+        assert (await client.farewell()).code == 1008
+        assert (await engine.farewell()).code == 1001
+
+
 async def test_silence_ends_a_session() -> None:
     async with open_session(timeouts={"session_idle_seconds": 0.01}) as (_, client, engine):
         heard = await client.farewell()
