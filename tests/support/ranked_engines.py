@@ -3,6 +3,7 @@
 import os
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -95,8 +96,10 @@ def holds_nothing(of: Side) -> bool:
 
 def ended_for_good(of: Side, lost: list[str]) -> None:
     wait_until(lambda: not of.core.alive, "the engine has ended")
+    # In a step it is the core that notices first.
+    wait_until(lambda: lost, "the engine is told why")
+    wait_until(partial(holds_nothing, of), "no page in use")
     assert len(lost) == 1
-    assert of.core.gauges.blocks_used == 0
     assert of.core.trouble
     for pid in pids(of):
         with pytest.raises(ProcessLookupError):

@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -51,13 +51,13 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Any]:
-    backends: Sequence[Any]
-    for kind, backends in ((HOST, BACKENDS), (FAKE, ON_DEVICE)):
-        for backend in backends:
-            if isinstance(backend, str):
-                yield pytest.param(Case(backend, kind))
-            else:
-                yield pytest.param(Case(str(backend.values[0]), kind), marks=backend.marks)
+    named: list[tuple[str, Any]] = [(HOST, one) for one in BACKENDS]
+    named += [(FAKE, one) for one in ON_DEVICE]
+    for kind, backend in named:
+        if isinstance(backend, str):
+            yield pytest.param(Case(backend, kind))
+        else:
+            yield pytest.param(Case(str(backend.values[0]), kind), marks=backend.marks)
 
 
 @pytest.fixture(params=list(cases()), ids=str)

@@ -36,9 +36,7 @@ SIDES = ("prefill", "decode")
 STATES = ("while prefill computes", "when prefill has kept it", "while decode says tokens")
 QUICK = {
     (PULLED, "decode", "kill", STATES[2]),
-    (PUSHED, "prefill", "kill", STATES[1]),
     (PUSHED, "prefill", "cancel", STATES[0]),
-    (PULLED, "decode", "cancel", STATES[2]),
 }
 """The rest of the product is `make matrix`: each case starts processes, and a frozen one is waited for."""
 

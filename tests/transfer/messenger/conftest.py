@@ -18,13 +18,13 @@ from tests.transfer.messenger.nodes import Node
 IMPATIENT = Patience(ping=0.05, stop=0.2)
 """For tests in which a peer does not confirm that it has stopped: they wait this long."""
 
-PLACES = [
-    ("shm", HOST),
-    ("tcp", HOST),
-    ("shm", FAKE),
-    pytest.param("tcp", FAKE, marks=pytest.mark.matrix),
-]
-"""Backends and kinds of decode's memory, for files whose tests go over a device as well."""
+_HOSTS = [("shm", HOST), ("tcp", HOST)]
+_WHOLE = [pytest.param(one, FAKE, marks=pytest.mark.matrix) for one in ("shm", "tcp")]
+
+EVERYWHERE = pytest.mark.parametrize(("backend", "kind"), [*_HOSTS, *_WHOLE])
+"""Backends and kinds of decode's memory; those on a device by `make matrix`."""
+ALSO_ON_A_DEVICE = pytest.mark.parametrize(("backend", "kind"), [*_HOSTS, ("shm", FAKE), _WHOLE[1]])
+"""For the few that are to run over one each time."""
 
 HOLDS_FOR_DEAD = Patience(ping=0.05, silence=2.0, stop=0.2)
 """For those in which a peer says nothing; until then it must say something that often."""

@@ -13,20 +13,15 @@ import pytest
 from pdgate.transfer.base import Transfer
 from pdgate.transfer.messenger import peer
 from tests.support.kv_layouts import PLAIN
-from tests.support.kv_memory_kinds import FAKE, HOST
+from tests.support.kv_memory_kinds import HOST
 from tests.support.kv_ranks import cache
 from tests.transfer.device.nodes import DeviceNode
-from tests.transfer.messenger.conftest import IMPATIENT, PLACES, tiles
+from tests.transfer.messenger.conftest import EVERYWHERE, IMPATIENT, tiles
 from tests.transfer.messenger.node_process import NodeProcess
 from tests.transfer.messenger.nodes import SECONDS, Node
 from tests.transfer.messenger.watched import Prefill
 
-ALL_PLACES = [
-    *PLACES[:2],
-    pytest.param("shm", FAKE, marks=pytest.mark.matrix),
-    pytest.param("tcp", FAKE, marks=pytest.mark.matrix),
-]
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize(("backend", "kind"), ALL_PLACES)]
+pytestmark = [pytest.mark.slow, EVERYWHERE]
 
 TOKENS = 10
 
