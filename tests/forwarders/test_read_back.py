@@ -71,7 +71,7 @@ class Conversation:
                     leg.hears(event)  # type: ignore[arg-type]
             return opened(leg, call, **more)
 
-        self.engines.open = open_  # type: ignore[method-assign, assignment]
+        self.engines.open = open_  # type: ignore[method-assign]
 
     async def say(self, messages: Any, key: str = "", **fields: Any) -> Any:
         """What prefill was asked to do about KV."""

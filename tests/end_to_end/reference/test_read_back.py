@@ -23,8 +23,9 @@ class Site:
 
     def say(self, messages: list[dict[str, str]], stream: bool = False, **more: Any) -> str:
         asked: dict[str, Any] = {"model": "pdgate-tiny", "max_tokens": 24, "temperature": 0}
-        asked |= {"stream": stream, "extra_body": more}
-        answer: Any = self.gateway.openai().chat.completions.create(messages=messages, **asked)  # type: ignore[call-overload]
+        asked |= {"messages": messages, "stream": stream, "extra_body": more}
+        create: Any = self.gateway.openai().chat.completions.create
+        answer = create(**asked)
         if not stream:
             assert "kv_transfer_params" not in answer.model_dump()
             text: str = answer.choices[0].message.content

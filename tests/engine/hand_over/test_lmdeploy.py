@@ -105,4 +105,6 @@ def test_peers_are_bounded(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("word", ["with_cache", "preserve_cache"])
 def test_a_call_that_asks_for_half_of_it_keeps_nothing(pair: Pair, word: str) -> None:
-    assert pair.p.connector.plan(arrival(**{word: True, "session_id": 1})) is None
+    body: dict[str, Any] = {word: True, "session_id": 1}
+
+    assert pair.p.connector.plan(arrival(**body)) is None
