@@ -14,7 +14,7 @@ from pdgate.forwarders.resuming.gathered import (
     why_not_gathered,
 )
 from pdgate.protocols import sse
-from pdgate.protocols.call import COMPLETIONS, Call, encode
+from pdgate.protocols.call import COMPLETIONS, Call, Headers, encode
 from pdgate.protocols.errors import EngineFailed, GatewayError, NoMemoryForAnswer
 from tests.support.scripted import Told, call_of
 
@@ -22,8 +22,8 @@ from tests.support.scripted import Told, call_of
 class Events:
     """An answer that says these at once."""
 
-    status = 200
-    headers = ((b"content-type", b"text/event-stream"),)
+    status: int = 200
+    headers: Headers = ((b"content-type", b"text/event-stream"),)
 
     def __init__(self, *events: object, error: GatewayError | None = None) -> None:
         self._said = b"".join(map(sse.event, events))
