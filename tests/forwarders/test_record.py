@@ -84,6 +84,8 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "why_local": "",
         "kv": "handed_over",
         "resumed": 0,
+        "gave_way_ms": [],
+        "made_way": 0,
         "not_resumed": "",
         "status": 200,
         "outcome": "ok",

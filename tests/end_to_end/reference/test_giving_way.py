@@ -33,7 +33,8 @@ def site() -> Iterator[Site]:
         ]
         flags = [word for one in decodes for word in ("--decode", one.url)]
         where = f"role=prefill,url={prefill.url},kv={prefill.kv}"
-        limits = "--decode-concurrency", "1", "--give-way", "2"
+        # Whatever the pace of the line, one that waits is late.
+        limits = "--decode-concurrency", "1", "--give-way", "2", "--ttft-target", "0.05"
         with fleet.serve(
             "--instance", where, *flags, "--pdd-protocol", "vllm-nixl", *limits
         ) as gateway:

@@ -14,7 +14,7 @@ from pdgate.forwarders.resuming.gathered import (
     why_not_gathered,
 )
 from pdgate.protocols import sse
-from pdgate.protocols.call import COMPLETIONS, Call, encode
+from pdgate.protocols.call import COMPLETIONS, Call, Headers, encode
 from pdgate.protocols.errors import EngineFailed, GatewayError, NoMemoryForAnswer
 from tests.support.scripted import Told, call_of
 
@@ -22,8 +22,8 @@ from tests.support.scripted import Told, call_of
 class Events:
     """An answer that says these at once."""
 
-    status = 200
-    headers = ((b"content-type", b"text/event-stream"),)
+    status: int = 200
+    headers: Headers = ((b"content-type", b"text/event-stream"),)
 
     def __init__(self, *events: object, error: GatewayError | None = None) -> None:
         self._said = b"".join(map(sse.event, events))
@@ -139,8 +139,9 @@ async def test_answers_count_as_what_the_gateway_holds() -> None:
 
 
 def test_what_a_stream_does_not_say_in_the_same_way_is_not_asked_as_one() -> None:
-    for fields in ({"logprobs": True}, {"return_token_ids": True}, {"stream_options": {}}):
-        assert why_not_gathered(asked(**fields))
+    assert why_not_gathered(asked(logprobs=True))
+    assert why_not_gathered(asked(return_token_ids=True))
+    assert why_not_gathered(asked(stream_options={}))
     many = call_of(encode({"model": "m", "prompt": ["a", "b"], "logprobs": 0}), COMPLETIONS)
     assert why_not_gathered(many)
     assert not why_not_gathered(asked(logprobs=False, max_tokens=3))

@@ -31,8 +31,9 @@ def engine(name: str, role: Role, calls: int = 0, unread: int = 0) -> Endpoint:
 
 
 def pairs(prefill: Sequence[Endpoint], decode: Sequence[Endpoint]) -> EligibleSet:
-    by_role = {Role.PREFILL: list(prefill), Role.DECODE: list(decode), Role.PLAIN: []}
-    return EligibleSet(by_role, disaggregated=True)
+    return EligibleSet(
+        {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: []}, disaggregated=True
+    )
 
 
 P, D = engine("p", Role.PREFILL), engine("d", Role.DECODE)
