@@ -15,7 +15,7 @@ The clock is that of Redis.
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -262,8 +262,8 @@ class RedisAccounts:
                 return _view(found)
         return self.local.look(name, limits)
 
-    async def run(self) -> None:
-        """Until cancelled: sends the news, and renews the leases."""
+    async def run(self, ending: Callable[[], None] = lambda: None) -> None:
+        """Until cancelled: sends the news, and renews the leases. `ending`: what has news at the end does so."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -273,7 +273,8 @@ class RedisAccounts:
                 if monotonic() >= self._again:
                     await self._turn()
         finally:
-            with suppress(StoreAway, asyncio.CancelledError):
+            ending()
+            with suppress(StoreAway, TimeoutError, asyncio.CancelledError):
                 async with asyncio.timeout(2 * ANSWER_SECONDS):
                     await self._send()
             with suppress(RedisError, OSError, TimeoutError):
