@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
 
+from pdgate.cluster.jobs import Run
 from pdgate.gateway.admin.instances import Drained, nothing_more
 from pdgate.gateway.callbacks.part import CallbackPorts
 from pdgate.gateway.component import Component, GatewayCore
@@ -166,7 +167,8 @@ def tenants(core: GatewayCore, service: Service) -> Component | None:
     found = service.tenants
     if found is None:
         return None
-    jobs, closes = {"key-usage": found.run}, [found.tell]
+    jobs: dict[str, Run] = {"key-usage": found.run}
+    closes = [found.tell]
     if found.shared is not None:
         jobs["shared-usage"] = partial(found.shared.run, found.tell)
     elif core.settings.state_dir:
