@@ -67,8 +67,8 @@ class Accounts(Protocol):
 
     async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView: ...
 
-    async def run(self) -> None:
-        """Until cancelled."""
+    async def run(self, ending: Callable[[], None]) -> None:
+        """Until cancelled; then it calls `ending`, and tells what that said."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ What a good token opens is remembered by its hash until it expires, KNOWN_TOKENS
 and leaves nothing behind. A token whose `kid` is not known asks for a look at the provider's keys (jwks.py), and
 is refused: no call waits for that.
 
-Source: RFC 7519, 7517, 8725 (algorithms are pinned by key); PyJWT 2.10, jwt.decode.
+Source: RFC 7519, 7517, 8725 (algorithms are pinned by key); PyJWT 2.10.1, jwt.decode.
 """
 
 from collections import Counter, OrderedDict

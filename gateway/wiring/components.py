@@ -171,9 +171,10 @@ def tenants(core: GatewayCore, service: Service) -> Component | None:
     found = service.tenants
     if found is None:
         return None
-    jobs, closes = {"key-usage": found.run}, [found.tell]
+    jobs: dict[str, Run] = {"key-usage": found.run}
+    closes = [found.tell]
     if found.shared is not None:
-        jobs["shared-usage"] = found.shared.run
+        jobs["shared-usage"] = partial(found.shared.run, found.tell)
     elif core.settings.state_dir:
         from pdgate.gateway.tenants.saved import SavedAccounts
 

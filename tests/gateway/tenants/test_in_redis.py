@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -138,7 +139,8 @@ async def test_while_redis_is_away_this_host_decides_and_tells_it_later(tmp_path
 
         await until(told, "news in Redis")
         with closing(redis.Redis.from_url(server.url)) as store:
-            assert store.hget(f"{PREFIX}:of:away", "w:11") == b"180"
+            prompt: Any = store.hget(f"{PREFIX}:of:away", "w:11")
+        assert prompt == b"180"
         running.cancel()
         await asyncio.wait([running])
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.clock import Clock
 NOON = 20_000 * 86_400 + 43_200
 
 
-def limits(**said: int) -> tuple[TokenLimit, ...]:
+def limits(**said: Any) -> tuple[TokenLimit, ...]:
     return replace(TokenLimits(), **said).each()
 
 
