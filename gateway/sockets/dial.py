@@ -9,6 +9,7 @@ Source: RFC 6455, section 4.1; wsproto 1.3, handshake.py.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from functools import cache
 from typing import Final
 from urllib.parse import urlsplit
 
-import h11
 from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, Event, RejectConnection, RejectData, Request
 from wsproto.utilities import RemoteProtocolError
@@ -28,7 +28,6 @@ from pdgate.gateway.upstream.pool import RANK, UrlTarget
 from pdgate.gateway.upstream.shortage import RETRY_AFTER_SECONDS, is_ours
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import (
-    BadRequest,
     EngineFailed,
     EngineRefused,
     EngineTooSlow,
@@ -37,6 +36,8 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.instance import Instance
 
 MOST_REFUSAL_BYTES: Final = 64 << 10
+_is_value: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[\t -~\x80-\xff]*[!-~\x80-\xff])?)?").fullmatch
+"""Of a header; wsproto refuses to write any other (RFC 9110, section 5.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,6 @@ class SocketDialer:
         except TimeoutError as error:
             wire.abort()
             raise EngineTooSlow(f"{named} did not open a socket in time", at=engine.id) from error
-        except h11.ProtocolError as error:
-            wire.abort()
-            raise BadRequest("a header of the request cannot be passed on") from error
         except BaseException:
             wire.abort()
             raise
@@ -126,7 +124,7 @@ class SocketDialer:
             raise EngineRefused(f"{naming(engine)} cannot be reached", at=engine.id) from error
 
     def _request(self, target: UrlTarget, engine: Instance, asked: SocketRequest) -> Request:
-        headers = list(asked.headers)
+        headers = [one for one in asked.headers if _is_value(one[1])]
         if self.authorization:
             headers = [one for one in headers if one[0] != b"authorization"]
             headers.append((b"authorization", self.authorization.encode("ascii")))
