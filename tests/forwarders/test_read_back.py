@@ -85,9 +85,9 @@ class Conversation:
     async def as_(self, key: str, call: Call) -> Any:
         serve = self.crossing.execution.serve
 
-        async def keyed(call: Any, record: Any, deliver: Any) -> None:
+        async def keyed(call: Any, record: Any, deliver: Any, *more: Any) -> None:
             record.key = key
-            await serve(call, record, deliver)
+            await serve(call, record, deliver, *more)
 
         self.crossing.execution.serve = keyed  # type: ignore[method-assign]
         try:
