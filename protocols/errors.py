@@ -114,11 +114,13 @@ class RateLimited(GatewayError):
         self,
         message: str,
         *,
+        param: str | None = None,
+        at: str = "",
         retry_after_seconds: int | None = None,
         limits: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
         """`limits`: headers that say how much is left of which."""
-        super().__init__(message, retry_after_seconds=retry_after_seconds)
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
         self.limits = limits
 
 
@@ -127,8 +129,16 @@ class InsufficientQuota(GatewayError):
 
     status, type, code = 429, "insufficient_quota", "insufficient_quota"
 
-    def __init__(self, message: str, *, limits: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        super().__init__(message)
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+        limits: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
         self.limits = limits
 
 
