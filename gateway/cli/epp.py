@@ -33,7 +33,8 @@ def epp(
     ] = None,
     **flags: Any,
 ) -> None:
-    """Pick engines for a gateway made of Envoy: an endpoint picker of the Gateway API inference extension.
+    """Pick engines for a gateway made of Envoy, by the Gateway API inference extension (needs the
+    extra `epp`).
 
     It asks by gRPC at --epp-listen (0.0.0.0:9002, unless a file or the flag says otherwise).
     """
