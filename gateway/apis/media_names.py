@@ -49,7 +49,11 @@ def kept_apart(call: Call, tenant: str) -> Call:
     for name in body:
         held = body[name]
         if (name in CONTENTS or name == FEATURES) and isinstance(held, Raw) and _may_name(held):
-            named = Names(tenant).of_features if name == FEATURES else Names(tenant).of_content
+            named = (
+                MediaNames(tenant).of_features
+                if name == FEATURES
+                else MediaNames(tenant).of_content
+            )
             changed[name] = _read(named, held)
     return msgspec.structs.replace(call, body={**body, **changed}) if changed else call
 
@@ -67,7 +71,7 @@ def _read(named: Callable[[Raw], Any], held: Raw) -> Any:
         raise BadRequest("what names media must be JSON by the standard") from None
 
 
-class Names:
+class MediaNames:
     """One tenant's, in one field of a call."""
 
     def __init__(self, tenant: str) -> None:

@@ -24,7 +24,7 @@ LONGEST_ADVICE_SECONDS: Final = 60
 
 
 @dataclass(slots=True, eq=False)
-class RunningCall:
+class TrackedCall:
     """
     Attributes:
         cancelled_before: How often its task was cancelled when it came here.
@@ -58,7 +58,7 @@ class Holds:
         self._wait_seconds = wait_seconds
         self._most_waiting = most_waiting
         self._waiting: Counter[str] = Counter()
-        self._running: dict[int, RunningCall] = {}
+        self._running: dict[int, TrackedCall] = {}
         self._changed = asyncio.Event()
 
     # Of calls.
@@ -70,7 +70,7 @@ class Holds:
             await self._wait(model)
         task = asyncio.current_task()
         assert task is not None
-        self._running[id(record)] = RunningCall(model, record.call.id, task, task.cancelling())
+        self._running[id(record)] = TrackedCall(model, record.call.id, task, task.cancelling())
 
     def over(self, record: Record) -> None:
         """However it ended."""
