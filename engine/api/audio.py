@@ -16,13 +16,13 @@ from contextlib import aclosing
 from io import BytesIO
 from typing import Any, Final
 
-from fastapi import APIRouter
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from pdgate.engine.api import fields
 from pdgate.engine.api.hearing import HeardSound
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.api.service import EngineService, wire_id
 from pdgate.protocols.apis import SPEECH
 from pdgate.protocols.errors import BadRequest
@@ -34,8 +34,8 @@ RATE: Final = 8000
 SAMPLES_A_BYTE: Final = 80
 
 
-def routes(service: EngineService) -> APIRouter:
-    router = APIRouter()
+def routes(service: EngineService) -> EngineRoutes:
+    router = EngineRoutes()
 
     async def hear(http: Request) -> Response:
         async with http.form(max_files=1) as form:

@@ -12,24 +12,24 @@ Source: vLLM 0.32.0, entrypoints/rl/online/api_router.py, entrypoints/serve/dev/
 
 from typing import Any
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from pdgate.engine.api import fields
+from pdgate.engine.api.routes import Answering, EngineRoutes
 from pdgate.engine.control import ControlRefused, EngineControl
 from pdgate.engine.model import builtin
 from pdgate.engine.model.load import SEEDED
 
 
-def routes(control: EngineControl) -> APIRouter:
-    router = APIRouter()
+def routes(control: EngineControl) -> EngineRoutes:
+    router = EngineRoutes()
     _add_vllm(router, control)
     _add_sglang(router, control)
     return router
 
 
-def _add_vllm(router: APIRouter, control: EngineControl) -> None:
+def _add_vllm(router: EngineRoutes, control: EngineControl) -> None:
     @router.post("/pause")
     async def pause(http: Request) -> Response:
         try:
@@ -79,11 +79,7 @@ def _add_vllm(router: APIRouter, control: EngineControl) -> None:
         ("/start_weight_update", "Weight update started"),
         ("/finish_weight_update", "Weight update finished"),
     ):
-
-        async def step(said: str = said) -> Response:
-            return JSONResponse({"message": said})
-
-        router.post(path)(step)
+        router.add(path, _saying(said))
 
     @router.post("/update_weights")
     async def update_weights(http: Request) -> Response:
@@ -99,7 +95,7 @@ def _add_vllm(router: APIRouter, control: EngineControl) -> None:
         return await _updated(control, path, "Weights reloaded")
 
 
-def _add_sglang(router: APIRouter, control: EngineControl) -> None:
+def _add_sglang(router: EngineRoutes, control: EngineControl) -> None:
     @router.post("/pause_generation")
     async def pause_generation(http: Request) -> Response:
         mode = (await _body(http)).get("mode", "abort")
@@ -119,7 +115,7 @@ def _add_sglang(router: APIRouter, control: EngineControl) -> None:
         control.abort()
         return Response()
 
-    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    @router.get_and_post("/flush_cache")
     async def flush_cache() -> Response:
         done = await control.flush()
         return PlainTextResponse("Cache flushed.\n", 200 if done else 400)
@@ -128,15 +124,22 @@ def _add_sglang(router: APIRouter, control: EngineControl) -> None:
     async def update_weights_from_disk(http: Request) -> Response:
         return await _updated(control, await _body(http), "Succeeded to update model weights.")
 
-    @router.api_route("/release_memory_occupation", methods=["GET", "POST"])
+    @router.get_and_post("/release_memory_occupation")
     async def release_memory_occupation(http: Request) -> Response:
         await control.sleep((await _body(http)).get("tags") or (), "wait")
         return JSONResponse(None)
 
-    @router.api_route("/resume_memory_occupation", methods=["GET", "POST"])
+    @router.get_and_post("/resume_memory_occupation")
     async def resume_memory_occupation(http: Request) -> Response:
         await control.wake((await _body(http)).get("tags") or ())
         return JSONResponse(None)
+
+
+def _saying(text: str) -> Answering:
+    async def step() -> Response:
+        return JSONResponse({"message": text})
+
+    return step
 
 
 async def _body(http: Request, within: str = "") -> dict[str, Any]:
