@@ -15,13 +15,12 @@ from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.attentions import Put
 from pdgate.engine.model.weights import Floats
+from pdgate.protocols.extras import install
 from pdgate.transfer.base import Backend, Region, TransferError
 from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.memory import CUDA, DeviceMemory, kind
 
-NO_TORCH = (
-    "--device computes with PyTorch, which is not installed here: pip install 'pdgate[torch]'"
-)
+NO_TORCH = f"--device computes with PyTorch, which is not installed here: {install('torch')}"
 
 
 class Tensors:

@@ -259,7 +259,7 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
     async def realtime(websocket: WebSocket) -> None:
         await calls().converse(websocket)
 
-    @app.get(REALTIME, status_code=426, responses={426: openapi.refusal(426)})
+    @app.get(REALTIME, include_in_schema=False)
     async def upgrade() -> None:
         """A realtime session: a WebSocket between the client and a plain engine of `?model=`."""
         raise UpgradeRequired("this route is a WebSocket: ask for an upgrade to one")

@@ -84,7 +84,8 @@ class LMDeployHandOver(TwoSided):
         session = self._sessions.pop(request_id, None)
         if kept is None:
             return None
-        return {"id": str(session), **kept, "remote_token_ids": [first_token]}
+        tokens = [] if first_token is None else [first_token]
+        return {"id": str(session), **kept, "remote_token_ids": tokens}
 
     def answer(self, request_id: str, pages: Pages) -> Mapping[str, Any]:
         return {"cache_block_ids": list(pages.block_ids)}

@@ -77,23 +77,10 @@ class Conversation:
         """What prefill was asked to do about KV."""
         before = len(self.engines.sent)
         call = call_of(encode({"model": "m", "messages": messages, "stream": True, **fields}))
-        told = await self.as_(key, call)
+        told = await self.crossing.ask(call, key)
         assert told.error is None
         (leg,) = [leg for leg, _ in self.engines.sent[before:] if leg.to.id.startswith("p")]
         return _params(leg)
-
-    async def as_(self, key: str, call: Call) -> Any:
-        serve = self.crossing.execution.serve
-
-        async def keyed(call: Any, record: Any, deliver: Any, *more: Any) -> None:
-            record.key = key
-            await serve(call, record, deliver, *more)
-
-        self.crossing.execution.serve = keyed  # type: ignore[method-assign]
-        try:
-            return await self.crossing.ask(call)
-        finally:
-            self.crossing.execution.serve = serve  # type: ignore[method-assign]
 
 
 def _params(leg: Leg) -> Any:
@@ -219,7 +206,7 @@ async def test_a_prefill_that_cannot_read_it_is_asked_again_without() -> None:
     engines.scripts["p1"] = EngineFailed("decode's blocks are gone")
 
     call = call_of(encode({"model": "m", "messages": SECOND, "stream": True}))
-    answered = await told.as_("", call)
+    answered = await told.crossing.ask(call)
 
     assert answered.error is None
     asked = [reads(_params(leg)) for leg, _ in engines.sent if leg.to.id in ("p0", "p1")]

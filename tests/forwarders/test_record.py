@@ -76,6 +76,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "attempt_id": "call-1-first",
         "api": "/v1/chat/completions",
         "model": "m",
+        "shared": None,
         "key": "",
         "trace_id": None,
         "protocol": "vllm-nixl",

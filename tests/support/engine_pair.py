@@ -38,14 +38,21 @@ class Pair:
         self.p = self._engine(backend, "prefill", **options)
         peer = f"127.0.0.1:{self.p.settings.api_port}" if dialect.endswith("static") else ""
         self.d = self._engine(backend, "decode", peer=peer, **options)
-        if dialect == "lmdeploy":
-            join(self.p.connector, P_URL, self.d.connector)
+        self.join(self.d)
 
     def _engine(self, backend: str, role: str, **options: Any) -> FakeCore:
         return self._stack.enter_context(closing(FakeCore(backend, self.protocol, role, **options)))
 
     def close(self) -> None:
         self._stack.close()
+
+    def join(self, decode: FakeCore) -> None:
+        """So that calls may cross from prefill to this engine; most protocols need no word of it.
+
+        A gateway looks first whether they fit, and does not join all that engines would read.
+        """
+        if self.dialect == "lmdeploy":
+            join(self.p.connector, P_URL, decode.connector)
 
     @property
     def serial(self) -> bool:
@@ -94,9 +101,10 @@ class Pair:
             case "vllm-nixl" | "vllm-mooncake a" | "tpu" | "mori-io":
                 return make(params=answer)
             case "lmdeploy":
-                peer = {"remote_engine_id": P_URL, "remote_session_id": n, "remote_token_id": 5}
-                blocks = answer["cache_block_ids"]
-                return make(migration_request={**peer, "remote_block_ids": blocks})
+                peer = {"remote_engine_id": P_URL, "remote_session_id": n}
+                blocks, token = answer["cache_block_ids"], answer["remote_token_ids"][-1]
+                found = {**peer, "remote_block_ids": blocks, "remote_token_id": token}
+                return make(migration_request=found)
             case "tensorrt-llm":
                 params = {**answer, "request_type": "generation_only", "schedule_style": 0}
                 return make(disaggregated_params=params)

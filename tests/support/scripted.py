@@ -342,9 +342,10 @@ class Crossing:
             early_first_token=early_first_token,
         )
 
-    async def ask(self, call: Call) -> Told:
-        """Serves a call; afterwards nothing may be left of it, however it ended."""
+    async def ask(self, call: Call, key: str = "") -> Told:
+        """Serves a call, of an API key of that name; afterwards nothing may be left of it, however it ended."""
         told = Told(Record(call, self._clock))
+        told.record.key = key
         self.called.append(told)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

@@ -70,7 +70,7 @@ def site(fleet: Fleet) -> Iterator[Site]:
 def test_the_second_turn_reads_what_decode_has_and_says_what_one_engine_says(
     site: Site, stream: bool
 ) -> None:
-    first = [{"role": "user", "content": f"{LONG} {stream}"}]
+    first = [{"role": "user", "content": f"{stream}: {LONG}"}]
     before = site.computed()
     said = site.say(first, stream)
     assert said == site.alone(first)
@@ -94,7 +94,7 @@ def test_the_second_turn_reads_what_decode_has_and_says_what_one_engine_says(
 
 
 def test_another_tenant_computes_the_same_conversation_anew(site: Site) -> None:
-    first = [{"role": "user", "content": f"{LONG} of mine"}]
+    first = [{"role": "user", "content": f"Mine: {LONG}"}]
     said = site.say(first, cache_salt="mine")
     sent = site.outcome("sent")
     second = [*first, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]

@@ -9,7 +9,10 @@ import pytest
 
 from pdgate.engine.connector import Keep, Load, Pages
 from pdgate.engine.hand_over import lmdeploy as connector
-from pdgate.protocols.dialects.lmdeploy import CONNECT, FREE, INFO, INITIALIZE
+from pdgate.protocols.call import encode, parse_object
+from pdgate.protocols.dialects.lmdeploy import CONNECT, FREE, INFO, INITIALIZE, handed
+from pdgate.protocols.errors import EngineFailed
+from pdgate.protocols.instance import Instance, Role
 from tests.support.engine_pair import P_URL, PROMPT, Pair, arrival, prefill
 from tests.support.fake_core import SECONDS
 
@@ -64,6 +67,20 @@ def test_decode_fails_over_an_engine_that_it_was_not_joined_with(pair: Pair) -> 
     pair.d.connector.start("d1", plan, Pages((4, 5), len(PROMPT)), 0)
 
     assert "not joined" in str(pair.d.results.get(timeout=SECONDS)[1])
+
+
+def test_a_prefill_that_sampled_nothing_is_a_failure_of_prefill(pair: Pair) -> None:
+    """The migration has to name a token, so the gateway sends none, nor would decode take it."""
+    answer = prefill(pair, first_token=None)
+    assert answer["remote_token_ids"] == []
+
+    ended = {"choices": [{"index": 0, "finish_reason": "length"}], **answer}
+    at = Instance("p", P_URL, Role.PREFILL, "lmdeploy")
+    with pytest.raises(EngineFailed, match="remote_token_ids"):
+        handed(parse_object(encode(ended)), at, 1)
+    to_decode = pair.to_decode({**answer, "remote_token_ids": [None]})
+    with pytest.raises(ValueError, match="remote_token_id must be"):
+        pair.d.connector.plan(to_decode)
 
 
 @pytest.mark.parametrize(

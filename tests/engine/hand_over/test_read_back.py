@@ -30,9 +30,12 @@ class Three:
         def one(role: str) -> Side:
             backend = registry.load("shm")
             stack.callback(backend.close)
-            return side(
-                stack, role, "vllm-nixl", backend, layout(), mover="threads", read_back=read_back
-            )
+            where = layout()
+            pages = backend.allocate(where.total_bytes)
+            more: dict[str, Any] = {"mover": "threads", "read_back": read_back}
+            made = side(stack, role, "vllm-nixl", backend, where, regions=[pages], **more)
+            made.engine.memory = pages.memory
+            return made
 
         self.p0, self.p1, self.d = one("prefill"), one("prefill"), one("decode")
         self.kept = self.turn(self.p0, "1", FIRST, ASK)[-1].kv_transfer_params
@@ -91,6 +94,7 @@ def test_kv_that_is_wrong_would_be_seen(three: Three, alone: list[int]) -> None:
     """The negative control: decode's pages are overwritten before they are read."""
     cut = three.cut
     memory = three.d.engine.memory
+    assert any(memory)
     with three.d.engine.resting():
         memory[:] = bytes(len(memory))
 

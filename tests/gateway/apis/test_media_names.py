@@ -9,6 +9,7 @@ import pytest
 from pdgate.gateway.apis.media_names import MOST_OBJECTS, kept_apart
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.security.keys import hash_of
+from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import CHAT, Call, encode
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Role
@@ -64,7 +65,8 @@ def test_a_name_is_one_keys_wherever_it_stands(body: dict[str, Any]) -> None:
 
 
 def said_(text: bytes, tenant: str) -> bytes:
-    return encode(said(kept_apart(call_of(text), tenant)))
+    path = CHAT if b"messages" in text else RESPONSES
+    return encode(said(kept_apart(call_of(text, path), tenant)))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_a_call_that_names_nothing_stays_as_it_is(body: dict[str, Any]) -> None:
     ],
 )
 def test_what_only_engines_can_read_is_refused(text: bytes) -> None:
-    call = call_of(text)
+    call = call_of(text, CHAT if b"messages" in text else RESPONSES)
 
     with pytest.raises(BadRequest):
         kept_apart(call, "a")
