@@ -4,7 +4,7 @@ import string
 
 from pdgate.engine.model import builtin
 from pdgate.engine.model.load import load
-from pdgate.engine.request import Sampling
+from pdgate.engine.request import Finish, Sampling
 from tests.support.cpu import cpu_seconds
 from tests.support.engine_cores import ask, engine
 
@@ -47,7 +47,7 @@ def test_answers_end_by_themselves_now_and_then() -> None:
         made.answer(ask(f"r{number}", f"Question {number}?", greedy))[-1].finish
         for number in range(6)
     )
-    found = "stop" in ends
+    found = Finish.STOP in ends
     made.core.stop()
 
     assert found
