@@ -288,7 +288,7 @@ class PushTable:
         if ended:
             way.close()
             return
-        push.line.say(messages.Writing(self._shape))
+        push.line.say(messages.Writing(self._shape, context=push.asked.slot is not None))
         self._advance(push, request)
 
     def _advance(self, push: OutgoingPush, request: PushRequest) -> None:
