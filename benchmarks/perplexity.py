@@ -10,18 +10,17 @@ four engines, of which one reads and three answer, or each does all of a call.
 import argparse
 import asyncio
 import itertools
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, median
-from time import perf_counter
 from typing import Final
 
 import httpx2
 
+from benchmarks.disaggregation.load import times_of_tokens
 from pdgate.lab.simulator.summary import summary
 from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
 from pdgate.lab.simulator.world import WorldPlan, run
@@ -134,17 +133,7 @@ async def _ask(http: httpx2.AsyncClient, number: int, later: float) -> list[floa
         "ignore_eos": True,
         "model": "pdgate-tiny",
     }
-    seen = [perf_counter()]
-    async with http.stream("POST", "/v1/completions", json=body) as answer:
-        answer.raise_for_status()
-        seen += [perf_counter() async for line in answer.aiter_lines() if _is_token(line)]
-    if len(seen) <= ANSWER_TOKENS // 2:
-        raise RuntimeError(f"only {len(seen) - 1} events of {ANSWER_TOKENS} tokens")
-    return seen
-
-
-def _is_token(line: str) -> bool:
-    return line.startswith("data: {") and bool(json.loads(line.removeprefix("data: "))["choices"])
+    return await times_of_tokens(http, body)
 
 
 def simulated(calls: int, per_second: float) -> dict[str, StreamFigures]:
