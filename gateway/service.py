@@ -18,7 +18,7 @@ from pdgate.forwarders.retry import FRESH
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.place import place_of
-from pdgate.gateway.apis.media_names import kept_apart
+from pdgate.gateway.apis.media_names import kept_apart, may_have_parts
 from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
@@ -137,7 +137,8 @@ class Service:
                 if call.passed is None:
                     if key_state.key.models:
                         check_fields(call)
-                    call = kept_apart(call, key_state.name)
+                    if may_have_parts(path, body):
+                        call = kept_apart(call, key_state.name)
                 # Nothing may fail behind it but what leaves again.
                 key_state.enter(model)
                 if key_state.counts_tokens and self.tenants is not None:

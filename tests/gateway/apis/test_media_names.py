@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.gateway.apis.media_names import MOST_OBJECTS, kept_apart
+from pdgate.gateway.apis.media_names import MOST_OBJECTS, kept_apart, may_have_parts
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.apis import RESPONSES
@@ -97,6 +97,21 @@ def test_what_only_engines_can_read_is_refused(text: bytes) -> None:
 
     with pytest.raises(BadRequest):
         kept_apart(call, "a")
+
+
+@pytest.mark.parametrize(
+    ("messages", "may"),
+    [("hi", False), ([{"type": "text", "text": "hi"}], True), ([PICTURE], True)],
+)
+def test_only_a_chat_without_lists_in_its_messages_is_not_looked_through(
+    messages: Any, may: bool
+) -> None:
+    body = encode({"model": "m", "messages": [{"role": "user", "content": messages}]})
+
+    assert may_have_parts(CHAT, body) == may
+    assert may_have_parts(RESPONSES, body)
+    # UTF-16, which engines read as well, has the same bytes between zeros.
+    assert may_have_parts(CHAT, body.decode().encode("utf-16")) == may
 
 
 def test_more_parts_than_are_looked_at_are_refused_and_none_is_left_out() -> None:
