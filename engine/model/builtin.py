@@ -14,6 +14,8 @@ There are two of them. In the second one, attention is duller, so that what it b
 one token to the next: that is what a draft head can guess from (speculation.py), and what real models have.
 """
 
+from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -100,7 +102,7 @@ def bias() -> Floats:
 
 
 def tokenizer() -> Tokenizer:
-    ids = {_byte_name(byte): byte for byte in range(BYTES)}
+    ids = {name: byte for byte, name in enumerate(_byte_names())}
     inner = tokenizers.Tokenizer(models.BPE(vocab=ids, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
@@ -112,13 +114,12 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(inner, frozenset({EOS}), special, TEMPLATE)
 
 
-def _byte_name(byte: int) -> str:
-    """How the byte-level alphabet of GPT-2 writes a byte.
+def _byte_names() -> Iterator[str]:
+    """How the byte-level alphabet of GPT-2 writes each byte, from 0 on.
 
     Printable Latin-1 stands for itself, the other 68 bytes for U+0100 and on.
     """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    if byte in printable:
-        return chr(byte)
-    others = [other for other in range(BYTES) if other not in printable]
-    return chr(BYTES + others.index(byte))
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = count(BYTES)
+    for byte in range(BYTES):
+        yield chr(byte if byte in printable else next(others))

@@ -143,7 +143,10 @@ class KeyState:
 
     def note(self, usage: Usage) -> None:
         """What a call took that is over, as its engine said it."""
-        self.add(usage.prompt or 0, usage.cached or 0, usage.generated or 0)
+        # Not by `add`: a call of a function for each call.
+        self.prompt += usage.prompt or 0
+        self.cached += usage.cached or 0
+        self.generated += usage.generated or 0
 
     def add(self, prompt: int, cached: int, generated: int) -> None:
         self.prompt += prompt
