@@ -65,12 +65,17 @@ class Holds:
 
     async def come(self, record: Record) -> None:
         """Return when the call may begin. Raise CallsHeld."""
-        model = self._model(record.call.model)
-        if model in self.state.held or monotonic() > self.fresh_until:
-            await self._wait(model)
+        model = await self.admitted(record.call.model)
         task = asyncio.current_task()
         assert task is not None
         self._running[id(record)] = TrackedCall(model, record.call.id, task, task.cancelling())
+
+    async def admitted(self, name: str | None) -> str:
+        """The model, once its calls may begin; for what is not tracked from then on. Raise CallsHeld."""
+        model = self._model(name)
+        if model in self.state.held or monotonic() > self.fresh_until:
+            await self._wait(model)
+        return model
 
     def over(self, record: Record) -> None:
         """However it ended."""

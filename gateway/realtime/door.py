@@ -1,7 +1,7 @@
 """Door of the realtime sessions: the life of one, from its request to its end. Knows no framework.
 
     front end                    door
-      | headers, query ------->    offer, origin, key (screen), model, the key's limits, admission
+      | headers, query ------->    offer, origin, key (screen), model, the key's limits, holds, admission, the key's tokens
       |                            a plain engine of the model, and another one if that cannot be reached
       | <----- refuse(error)       so far all that goes wrong is an HTTP response
       | <----- accept()            the engine has accepted
@@ -31,6 +31,7 @@ from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.gateway.sockets.dial import Dialled, SocketDialer, SocketRequest
+from pdgate.gateway.tenants.session_tokens import SessionTokens
 from pdgate.protocols.apis import REALTIME, SESSION
 from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
@@ -135,6 +136,9 @@ class RealtimeDoor:
     ) -> SessionOutcome:
         """Raises GatewayError as long as the session is not open."""
         service = self._service
+        if service.holds is not None:
+            # Those that are open already go on with whatever weights there are.
+            await service.holds.admitted(call.model)
         place = None if service.gate is None else place_of(call, offer.headers, key_state)
         with (
             NO_TURN
@@ -143,14 +147,22 @@ class RealtimeDoor:
         ):
             if turn is not None and turn.waits:
                 await turn.come()
-            route, dialled = await self._engine(client, offer, call)
-            reserved = route.answering
-            assert reserved is not None
+            tokens = None
+            if key_state is not None and service.tenants is not None:
+                tokens = SessionTokens(service.tenants, key_state)
+                await tokens.enter()
             try:
-                return await self._relay(client, offer, call, key_state, dialled, route)
+                route, dialled = await self._engine(client, offer, call)
+                reserved = route.answering
+                assert reserved is not None
+                try:
+                    return await self._relay(client, offer, call, key_state, dialled, route, tokens)
+                finally:
+                    dialled.wire.abort()
+                    reserved.end()
             finally:
-                dialled.wire.abort()
-                reserved.end()
+                if tokens is not None:
+                    tokens.over()
 
     async def _engine(
         self, client: RealtimeClient, offer: SocketOffer, call: Call
@@ -198,6 +210,7 @@ class RealtimeDoor:
         key_state: KeyState | None,
         dialled: Dialled,
         route: Route,
+        tokens: SessionTokens | None,
     ) -> SessionOutcome:
         service, sessions = self._service, self.sessions
         assert route.answering is not None
@@ -213,6 +226,7 @@ class RealtimeDoor:
             sessions.counted,
             client.weigh,
             engine.id,
+            tokens,
         )
         client.watch(relay.client_is_lost, lambda: relay.end(OUT_OF_MEMORY))
         limit = None if service.total is None else service.total.seconds_of(call.model)

@@ -23,6 +23,7 @@ class SessionOutcome(StrEnum):
     BAD_FRAME = "bad_frame"
     TOO_LARGE = "too_large"
     FORBIDDEN = "forbidden"
+    OUT_OF_TOKENS = "out_of_tokens"
     ENGINE_FAILED = "engine_failed"
     IDLE = "idle"
     STALLED = "stalled"

@@ -30,6 +30,7 @@ from pdgate.gateway.realtime.endings import (
     failed,
 )
 from pdgate.gateway.realtime.naming import ModelNames
+from pdgate.gateway.tenants.session_tokens import SessionTokens
 from pdgate.protocols.errors import GatewayError, TooLarge
 
 TELLING_SECONDS: Final = 1.0
@@ -80,9 +81,10 @@ class SessionRelay:
         counted: Callable[[str, int], None],
         weigh: Callable[[int], None],
         at: str = "",
+        tokens: SessionTokens | None = None,
     ) -> None:
         """`names`: checks what the client says; None where nothing is to be checked. `weigh`: told
-        of changes of what is held. `at`: the engine's id."""
+        of changes of what is held. `at`: the engine's id. `tokens`: counts them; None where there is no key."""
         self._client = client
         self._engine = engine
         self._names = names
@@ -90,6 +92,7 @@ class SessionRelay:
         self._weigh = weigh
         self._counted = counted
         self._at = at
+        self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self.last_frame = self._loop.time()
         self._ended: asyncio.Future[SessionEnding] = self._loop.create_future()
@@ -190,7 +193,7 @@ class SessionRelay:
             self._weigh(-len(whole))
 
     async def _engine_to_client(self) -> None:
-        client, engine = self._client, self._engine
+        client, engine, tokens = self._client, self._engine, self._tokens
         length = 0
         while True:
             event = await engine.receive()
@@ -206,7 +209,15 @@ class SessionRelay:
                 if not (piece or event.message_finished):
                     continue
                 self._in_message = not event.message_finished
+                if tokens is not None:
+                    tokens.hear(piece)
             await self._send(0, client, event)
+            if (
+                tokens is not None
+                and isinstance(event, TextMessage | BytesMessage)
+                and event.message_finished
+            ):
+                await _heard(tokens)
 
     def _one_more_empty(self, before: int) -> int:
         """Raises SessionEnds: pieces without a byte in a row, which only cost time."""
@@ -260,6 +271,17 @@ class SessionRelay:
             if not last:
                 # Others have a turn: each piece is masked, in Python.
                 await asyncio.sleep(0)
+
+
+async def _heard(tokens: SessionTokens) -> None:
+    """Raises SessionEnds."""
+    try:
+        await tokens.heard()
+    except GatewayError as error:
+        code = CloseReason.POLICY_VIOLATION
+        raise SessionEnds(
+            SessionEnding(SessionOutcome.OUT_OF_TOKENS, code, "no tokens are left", error=error)
+        ) from None
 
 
 def _bytes_of(event: TextMessage | BytesMessage) -> bytes | bytearray:

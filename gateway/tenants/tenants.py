@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import time
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pdgate.forwarders.record import Record
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
@@ -29,7 +29,7 @@ from pdgate.gateway.tenants.account import (
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.meter import Meter, asking
 from pdgate.protocols.bounds import MOST, Bounds, bounds_of
-from pdgate.protocols.call import Call
+from pdgate.protocols.call import Call, Headers
 from pdgate.protocols.instance import PREFILL
 
 TELL_SECONDS: Final = 0.5
@@ -69,6 +69,21 @@ class Accounts(Protocol):
 
     async def run(self, ending: Callable[[], None]) -> None:
         """Until cancelled; then it calls `ending`, and tells what that said."""
+
+
+class HeldTokens(NamedTuple):
+    """What an account has reserved for one call.
+
+    Attributes:
+        limits: When it entered.
+        holder: As account.ReserveResult has it.
+        headers: What its client is told of what is left.
+    """
+
+    limits: tuple[TokenLimit, ...]
+    reserved: ReservedTokens = NOTHING
+    holder: str = ""
+    headers: Headers = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +146,22 @@ class Tenants:
         # Of what is more than the whole of each limit it does not matter how much that is.
         most = max(limit.most for limit in limits) + 1
         needs = min(bounds.prompt, most), min(generated, most)
+        takes = bounds.prompt, generated
+        held = await self.reserve(key_state, limits, needs, takes, unsaid=bounds.generated is None)
+        asked = asking(call)
+        meter = Meter(hides=asked is not call, headers=held.headers)
+        return TokenHold(asked, meter, key_state, limits, bounds, held.reserved, held.holder)
+
+    async def reserve(
+        self,
+        key_state: KeyState,
+        limits: tuple[TokenLimit, ...],
+        needs: tuple[int, int],
+        takes: tuple[int, int],
+        *,
+        unsaid: bool = False,
+    ) -> HeldTokens:
+        """`takes`: what a client is told that its call may take. Raise RateLimited, InsufficientQuota."""
         if self.shared is None:
             answered = self.local.reserve(key_state.name, limits, needs)
         else:
@@ -138,22 +169,22 @@ class Tenants:
         headers = headroom.headers_of(key_state, limits, answered.view, int(self._clock() * 1000))
         if isinstance(answered.result, TokenShortage):
             key_state.refused["tokens"] += 1
-            raise headroom.error_of(
-                answered.result, (bounds.prompt, generated), bounds.generated is None, headers
-            )
-        asked = asking(call)
-        meter = Meter(hides=asked is not call, headers=headers)
-        return TokenHold(asked, meter, key_state, limits, bounds, answered.result, answered.holder)
+            raise headroom.error_of(answered.result, takes, unsaid, headers)
+        return HeldTokens(limits, answered.result, answered.holder, headers)
 
     def settle(self, hold: TokenHold, record: Record) -> None:
         """Once, when the call is over."""
         state, reserved = hold.key_state, hold.reserved
         taken = taken_by(record, hold.bounds, reserved, hold.meter, state.key.tokens.count_cached)
         state.add(taken.prompt, taken.cached, taken.generated)
+        self.give_back(state, HeldTokens(hold.limits, reserved, hold.holder), taken)
+
+    def give_back(self, key_state: KeyState, held: HeldTokens, taken: TokensTaken) -> None:
+        """What was taken counts, in place of what was held."""
         if self.shared is None:
-            self.local.settle(state.name, hold.limits, reserved, taken)
+            self.local.settle(key_state.name, held.limits, held.reserved, taken)
         else:
-            self.shared.settle(state.name, hold.limits, reserved, taken, hold.holder)
+            self.shared.settle(key_state.name, held.limits, held.reserved, taken, held.holder)
 
     async def run(self) -> None:
         """Until cancelled: what keys without limits took goes to the accounts."""
@@ -177,10 +208,7 @@ class Tenants:
                 continue
             calls, prompt, cached, generated = map(int.__sub__, now, before)
             taken = TokensTaken(prompt, cached, generated, calls, prompt)
-            if self.shared is None:
-                self.local.settle(name, (), NOTHING, taken)
-            else:
-                self.shared.settle(name, (), NOTHING, taken, "")
+            self.give_back(state, HeldTokens(()), taken)
         for name in self._told.keys() - states.keys():
             del self._told[name]
 
