@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib.util
+import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
@@ -22,6 +23,8 @@ from tests.matrix import MARK, left_to_the_whole
 from tests.support import forked
 
 __all__ = ["pytest_testnodedown"]
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy", "grpc_proxy")
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -74,6 +77,10 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # One that is for packages must not stand between tests and what they start: gRPC waits for it for ever.
+    for name in PROXIES:
+        os.environ.pop(name, None)
+        os.environ.pop(name.upper(), None)
     forked.install()
     found = importlib.util.find_spec("pdgate.gateway.service")
     if found is not None and str(found.origin).endswith(tuple(EXTENSION_SUFFIXES)):

@@ -8,6 +8,7 @@ All else is started as it is without: other commands and programs, other flags o
 something is imported, and more than standard streams, a folder, an environment and a session of its own.
 """
 
+import atexit
 import ctypes
 import inspect
 import json
@@ -87,6 +88,10 @@ class Preloaded:
         assert pid, f"{self.process.args!r} has ended"
         return int(pid)
 
+    def close(self) -> None:
+        self._socket.close()
+        self.process.wait()
+
 
 _environment: dict[str, str] = {}
 _preloaded: dict[str, Preloaded] = {}
@@ -152,3 +157,9 @@ def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name.startswith(READ_AT_IMPORT) and name not in UNBUFFERED
     }
+
+
+@atexit.register
+def _close() -> None:
+    for each in _preloaded.values():
+        each.close()
