@@ -37,10 +37,13 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
 }
 """Command -> what it imports, itself or by others, until it is ready."""
 
-THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-"""NumPy reads them as it is imported; `pdgate engine` sets them before."""
+ONE_THREAD: Final = dict.fromkeys(
+    ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+"""NumPy reads them as it is imported; `pdgate engine` sets them before, to what `--threads` says, whatever they were:
+in this process, where a test has called the command."""
 
-READ_AT_IMPORT: Final = ("PYTHON", "LD_", "MALLOC_", *THREADS)
+READ_AT_IMPORT: Final = ("PYTHON", "LD_", "MALLOC_")
 """How variables begin that have to be the same in what is forked from."""
 
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
@@ -67,7 +70,7 @@ class Preloaded:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.preloaded", str(theirs.fileno()), *modules],
                 cwd=ROOT,
-                env={**os.environ, **_environment, **dict.fromkeys(THREADS, "1"), **UNBUFFERED},
+                env={**os.environ, **_environment, **ONE_THREAD, **UNBUFFERED},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],

@@ -60,6 +60,12 @@ def test_its_output_and_its_exit_code_are_heard(flag: str, code: int) -> None:
     assert "Usage" in (done.stderr if code else done.stdout)
 
 
+def test_threads_that_another_test_has_left_behind_do_not_matter() -> None:
+    with child(ENGINE, env={"OMP_NUM_THREADS": "3"}) as engine:
+        engine.wait_for_line(READY)
+        assert "tests.support.preloaded" in started_by(engine.pid)
+
+
 async def test_asyncio_waits_for_it_and_sees_its_end() -> None:
     async with running(ENGINE, ready=READY) as engine:
         assert "tests.support.preloaded" in started_by(engine.pid)

@@ -12,7 +12,7 @@ from pdgate.engine.connector import Keep
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
-from pdgate.transfer.messenger.push_table import PushRequest
+from pdgate.transfer.messenger.push import PushRequest
 from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
