@@ -149,7 +149,7 @@ class RealtimeDoor:
                 await turn.come()
             tokens = None
             if key_state is not None and service.tenants is not None:
-                tokens = SessionTokens(service.tenants, key_state)
+                tokens = SessionTokens(service.tenants, key_state, client.weigh)
                 await tokens.enter()
             try:
                 route, dialled = await self._engine(client, offer, call)

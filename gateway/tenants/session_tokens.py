@@ -13,6 +13,7 @@ Source: vLLM 0.32.0, entrypoints/speech_to_text/realtime/protocol.py, Transcript
 "Realtime", "Server events".
 """
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -42,7 +43,9 @@ _USAGE: Final = b'"usage"'
 class SessionTokens:
     """Of one session of a key."""
 
-    def __init__(self, tenants: Tenants, key_state: KeyState) -> None:
+    def __init__(self, tenants: Tenants, key_state: KeyState, weigh: Callable[[int], None]) -> None:
+        """`weigh`: told of changes of what is held, in bytes."""
+        self._weigh = weigh
         self._tenants = tenants
         self._key_state = key_state
         self._held: HeldTokens | None = None
@@ -63,6 +66,7 @@ class SessionTokens:
         if self._is_piece:
             return
         message = self._message
+        before = len(message)
         message += piece
         if not self._longer and message.find(_PIECE, 0, _FIRST_BYTES) >= 0:
             self._is_piece = True
@@ -70,12 +74,12 @@ class SessionTokens:
         elif len(message) > MOST_READ_BYTES:
             self._longer = True
             del message[:-_END_BYTES]
+        self._weigh(len(message) - before)
 
     async def heard(self) -> None:
         """The message is whole, and with the client. Raise RateLimited or InsufficientQuota: nothing is left."""
         message, is_piece, longer = bytes(self._message), self._is_piece, self._longer
-        self._message.clear()
-        self._is_piece = self._longer = False
+        self._let_go()
         if is_piece:
             self._pieces += 1
             if self._pieces - self._counted < MOST_UNTOLD:
@@ -92,10 +96,16 @@ class SessionTokens:
 
     def over(self) -> None:
         """Once, at the session's end."""
+        self._let_go()
         self._count_pieces()
         # It is a call of its key.
         self._taken = self._taken._replace(calls=1)
         self._settle()
+
+    def _let_go(self) -> None:
+        self._weigh(-len(self._message))
+        self._message.clear()
+        self._is_piece = self._longer = False
 
     def _count_usage(self, found: Usage) -> None:
         prompt = min(found.prompt or 0, MOST)

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from pdgate.lab.chaos import until
 from tests.end_to_end.reference.lone_pairs import (
+    FROZEN_SECONDS,
     GATEWAYS,
     SPLIT,
     TOKENS,
@@ -27,7 +28,7 @@ from tests.end_to_end.reference.lone_pairs import (
 from tests.support.scraped import scraped
 from tests.support.waited import STREAMS
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = FROZEN_SECONDS + 12.0
 LONG_TOKENS = 150
 SURELY_SPLIT = 4
 """Of a way's streams: chats and completions, each with and without usage."""

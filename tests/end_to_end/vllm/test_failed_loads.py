@@ -35,8 +35,7 @@ from tests.end_to_end.vllm.trio import (
 from tests.support.processes import child
 from tests.support.waited import STREAMS
 
-WAIT_SECONDS = 30.0
-"""An engine is found frozen after ten. Beside other programs it took 19 until another one had answered."""
+WAIT_SECONDS = 15.0
 BUSY_LOOPS = 2
 WAITS_AT_DECODE = 2 * len(SPLIT)
 """Those of the ways by which decode is asked before prefill is."""

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from wsproto.events import AcceptConnection, CloseConnection, TextMessage
 
+from pdgate.gateway.tenants.session_tokens import MOST_READ_BYTES, SessionTokens
 from tests.gateway.control.controlled import Controlled, controlling, tell
 from tests.gateway.realtime.site import PATH, SocketEngine
 from tests.gateway.tenants.test_at_the_door import KEY, key, served, settled, total
@@ -70,6 +74,20 @@ async def says(engine: SocketPeer, event: dict[str, Any]) -> str:
     return said
 
 
+@asynccontextmanager
+async def after(
+    events: Sequence[dict[str, Any]], folder: Path, limits: dict[str, int]
+) -> AsyncIterator[tuple[Gateway, SocketPeer, SocketPeer]]:
+    """A session of a key with these limits, whose client has heard these events of its engine."""
+    engine = SocketEngine()
+    async with served(engine, folder, key(**limits)) as gateway:
+        client, there = await opened(gateway, engine)
+        for event in events:
+            said = await says(there, event)
+            assert await client.message() == said
+        yield gateway, client, there
+
+
 async def is_over(client: SocketPeer, engine: SocketPeer) -> None:
     await client.say(CloseConnection(code=1000))
     await engine.farewell()
@@ -102,20 +120,11 @@ async def test_what_a_session_takes_is_counted(
     events: list[dict[str, Any]],
     taken: tuple[int, int, int],
 ) -> None:
-    engine = SocketEngine()
-    async with served(engine, tmp_path, key(**limits)) as gateway:
-        client, there = await opened(gateway, engine)
-        for event in events:
-            assert await client_hears(client, there, event)
+    async with after(events, tmp_path, limits) as (gateway, client, there):
         await is_over(client, there)
         found = await settled(gateway, 1)
         assert tuple(found[name] for name in ("prompt", "cached", "generated")) == taken
         assert found["calls"] == 1
-
-
-async def client_hears(client: SocketPeer, engine: SocketPeer, event: dict[str, Any]) -> bool:
-    said = await says(engine, event)
-    return await client.message() == said
 
 
 @both_fronts
@@ -130,11 +139,7 @@ async def client_hears(client: SocketPeer, engine: SocketPeer, event: dict[str, 
 async def test_a_session_ends_with_its_keys_tokens(
     tmp_path: Path, limits: dict[str, int], events: list[dict[str, Any]], code: str
 ) -> None:
-    engine = SocketEngine()
-    async with served(engine, tmp_path, key(**limits)) as gateway:
-        client, there = await opened(gateway, engine)
-        for event in events:
-            assert await client_hears(client, there, event)
+    async with after(events, tmp_path, limits) as (gateway, client, there):
         assert json.loads(await client.message())["error"]["code"] == code
         assert (await client.farewell()).code == 1008
         client.abort()
@@ -180,3 +185,18 @@ async def test_a_session_waits_while_engines_are_held(tmp_path: Path) -> None:
         assert (await tell(gateway, "/resume"))[0] == 200
         assert isinstance(await hears, AcceptConnection)
         await is_over(client, await engine.sessions.get())
+
+
+def test_what_is_held_of_a_message_is_weighed() -> None:
+    weight = 0
+
+    def weigh(more: int) -> None:
+        nonlocal weight
+        weight += more
+
+    tokens = SessionTokens(Mock(), Mock(), weigh)
+    for _ in range(10):
+        tokens.hear(b"x" * (MOST_READ_BYTES // 4))
+        assert 0 < weight <= MOST_READ_BYTES
+    tokens._let_go()
+    assert weight == 0
