@@ -155,7 +155,8 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            request.pending = after is not None
+            # Also where it has happened: until its tokens are said, below, whoever looks has nothing to compare.
+            request.pending = True
             pushes = self._pushes_of(request)
         if after is None:
             self._all_computed(request, tokens)
@@ -288,7 +289,7 @@ class PushTable:
         if ended:
             way.close()
             return
-        push.line.say(messages.Writing(self._shape))
+        push.line.say(messages.Writing(self._shape, context=push.asked.slot is not None))
         self._advance(push, request)
 
     def _advance(self, push: OutgoingPush, request: PushRequest) -> None:
