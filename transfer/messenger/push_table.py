@@ -191,10 +191,11 @@ class PushTable:
             self._look(push)
         return lingering
 
-    def forget(self, request_id: str) -> None:
-        """It was read, or will not be."""
+    def forget(self, request_id: str) -> bool:
+        """It was read, or will not be. Whether the engine keeps its pages by what `kept` has told it."""
         with self._lock:
-            self._requests.pop(request_id, None)
+            request = self._requests.pop(request_id, None)
+        return request is not None and request.kept
 
     def leave(self, push: OutgoingPush, error: HandOverError) -> None:
         """D does not want it any more, or is gone. Returns when nothing can land any more."""
