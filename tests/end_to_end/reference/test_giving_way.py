@@ -16,8 +16,9 @@ from tests.support.waiting import wait_until
 LOW = {"x-priority": "7"}
 PROMPTS = "Of the first one: to be, or not to be.", "Of the second one, which is said as a stream."
 ORDINARY = "A short question that cannot wait. ", "Another one of the same kind, too. "
-TOKENS, FEW = 100, 6
-"""The long ones take three seconds, in which the others have to come."""
+TOKENS, FEW = 150, 60
+"""The long ones take four seconds, in which the others have to come; these hold both places for two, or the second
+would get the place of the first."""
 
 
 Site = tuple[Gateway, list[Engine]]

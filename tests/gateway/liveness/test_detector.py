@@ -76,7 +76,9 @@ def test_a_leg_that_came_just_before_the_end_does_not_wait_as_long_again() -> No
         assert now <= SECONDS + 3
 
 
-def test_a_leg_that_comes_while_another_waits_does_not_wait_as_long_again_if_that_one_ends() -> None:
+def test_a_leg_that_comes_while_another_waits_does_not_wait_as_long_again_if_that_one_ends() -> (
+    None
+):
     """As one that decode gives up by itself, or whose client goes."""
     first, late = Leg(D0), Leg(D0)
     legs = [first]
