@@ -21,8 +21,13 @@ DebugHeaders = Callable[[Record], Headers]
 
 
 def path_headers(record: Record) -> Headers:
-    """x-pd-path, and the instances of the last attempt; how each was chosen, where that is kept."""
+    """x-pd-path, the model that a shared call went to, and the instances of the last attempt; how each was
+    chosen, where that is kept. And how many calls gave way to this one, if any did."""
     found = {b"x-pd-path": _way(record)}
+    if record.call.shared is not None and record.call.model is not None:
+        found[b"x-pd-model"] = record.call.model.encode()
+    if record.made_way:
+        found[b"x-pd-made-way"] = b"%d" % record.made_way
     for leg in record.legs:
         if leg.attempt == record.attempts:
             # Whatever answers is called decode.
@@ -41,6 +46,8 @@ def _way(record: Record) -> bytes:
 
     Not so for a decode engine that stood in: that there was a failure before is clear.
     """
+    if record.pauses and record.attempts == len(record.pauses) + 1:
+        return b"gave-way"
     if record.attempts > 1 and record.path != DECODE_ONLY:
         return b"retried"
     return record.path.replace("_", "-").encode()

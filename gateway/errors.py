@@ -12,14 +12,17 @@ from pdgate.protocols.errors import (
     ClientTooSlow,
     EngineRejected,
     GatewayError,
+    InsufficientQuota,
     MethodNotAllowed,
     NotFound,
     NotServed,
     PermissionDenied,
+    RateLimited,
     TooLarge,
     Unauthorized,
     Unprocessable,
     UnsupportedMediaType,
+    UpgradeRequired,
 )
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ _BY_STATUS: dict[int, type[GatewayError]] = {
         BadRequest,
         Unauthorized,
         PermissionDenied,
+        RateLimited,
         NotFound,
         MethodNotAllowed,
         ClientTooSlow,
@@ -83,9 +87,14 @@ def as_response(
         status, body, headers = error.status, shapes.body_of(error, shape), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
-        if isinstance(error, CallBreaksEngines | NotServed):
+        if isinstance(error, RateLimited | InsufficientQuota):
+            headers += error.limits
+        if isinstance(error, CallBreaksEngines | NotServed | InsufficientQuota):
             # OpenAI's clients repeat what has failed with 5xx, unless a header forbids it.
             headers.append((b"x-should-retry", b"false"))
+        if isinstance(error, UpgradeRequired):
+            # RFC 9110, section 15.5.22.
+            headers.append((b"upgrade", b"websocket"))
         if error.closes:
             headers.append((b"connection", b"close"))
     headers.append((b"content-length", b"%d" % len(body)))

@@ -333,7 +333,11 @@ class Runner:
     def _key_of(self, owner: str) -> KeyState | None:
         """Raise LookupError."""
         authenticator = self._service.authenticator
-        return None if authenticator is None else authenticator.key_states[owner]
+        if authenticator is None:
+            return None
+        if (found := authenticator.named(owner)) is None:
+            raise LookupError(owner)
+        return found
 
     # The end.
 

@@ -32,6 +32,9 @@ that no call moves."""
 
 _new: Final = tuple.__new__
 
+GAVE_WAY: Final = ("gave_way", "cancelled", "ok")
+"""What legs end with where a call gives way."""
+
 _SAID: Final = attrgetter("taken", "reason")
 """Of a decision."""
 
@@ -132,7 +135,9 @@ class CallStats:
         for row in rows:
             for leg in row.legs:
                 there[leg.instance.id].append(leg)
-                if leg.attempt != row.attempts:
+                # That a call gave way is no failure of its legs.
+                by_us = row.again and leg.outcome in GAVE_WAY
+                if leg.attempt != row.attempts and not by_us:
                     self.counts[families.RETRIED_LEGS][leg.role, leg.outcome] += 1
         for name, legs in there.items():
             at = self.instances.get(name)
@@ -179,6 +184,7 @@ def _row_of(record: Record) -> Row:
             record.handed_over,
             record.expired,
             record.resumed,
+            record.let_in_again if record.pauses else 0.0,
         ),
     )
     return row

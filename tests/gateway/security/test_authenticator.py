@@ -185,6 +185,22 @@ def test_keys_change_while_calls_run() -> None:
     assert enter(authenticator, bearer(), "m").calls == 2
 
 
+def test_a_changed_limit_does_not_begin_a_minute_anew() -> None:
+    clock = Clock()
+    authenticator = Authenticator([replace(KEY, calls_per_minute=6)], clock=clock)
+    for _ in range(6):
+        enter(authenticator, bearer(), "m").leave()
+
+    authenticator.admit([replace(KEY, calls_per_minute=8)])
+
+    assert authenticator.key_states["team-a"].calls_left() == (8, 2, 45.0)
+    for _ in range(2):
+        enter(authenticator, bearer(), "m").leave()
+    with pytest.raises(RateLimited) as caught:
+        enter(authenticator, bearer(), "m")
+    assert dict(caught.value.limits)[b"x-ratelimit-remaining-requests"] == b"0"
+
+
 def test_headers_that_are_remembered_are_bounded() -> None:
     authenticator = Authenticator([KEY])
     for number in range(KNOWN_HEADERS + 10):

@@ -10,6 +10,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from pdgate.gateway.config.sections import TracingSection
+from pdgate.gateway.tracing import export
 from pdgate.gateway.tracing.conventions import asked
 from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import encode
@@ -24,7 +25,13 @@ TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLED_FROM = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=abc"}
 DONE = b"data: [DONE]\n\n"
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = pytest.mark.usefixtures("front_end", "patient")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left at a gateway's end is sent, also where that takes seconds."""
+    monkeypatch.setattr(export, "LAST_SECONDS", 60.0)
 
 
 def split_fleet() -> tuple[Engine, Engine]:
