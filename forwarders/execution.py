@@ -541,7 +541,8 @@ class Attempt:
             noted.usage = reply.get("usage")
             # Looked at here: no function of Python for an answer that is as it should be.
             choices = bytes(reply.get("choices", b""))
-            gave_up = choices.find(b'"error"') >= 0 or choices.find(b'"abort"') >= 0
+            text = choices.decode("latin-1")  # two looks take less in a text than in bytes
+            gave_up = '"error"' in text or '"abort"' in text
             if (gave_up and openai.aborted(choices)) or (
                 call.api is not None and named_events.reply_gave_up(reply)
             ):
