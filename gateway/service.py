@@ -153,6 +153,8 @@ class Service:
         record = Record(call)
         if key_state is not None:
             record.key = key_state.name
+            if key_state.tells_calls:
+                record.headers = key_state.calls_headers()
         try:
             try:
                 self._stats.opened(record)
