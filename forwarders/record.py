@@ -69,6 +69,12 @@ class Gaps(Protocol):
         """The answer, whose pieces are timed and all of which passes."""
 
 
+class SessionPart(Protocol):
+    """What is said of a realtime session beside."""
+
+    def as_json(self) -> Mapping[str, Any]: ...
+
+
 class LegRecord:
     """One request to one engine.
 
@@ -136,6 +142,7 @@ class Record:
         usage: What the call took, when it is over, as far as engines said it.
         trace: None where the call is not sampled.
         gaps: None where they are not measured.
+        session: None for a call that is none, and for a session that is not open yet.
         pauses: Of one that gave way to more urgent ones, when each pause began and ended.
         made_way: How many calls gave way to it.
         resumed: How often another engine went on with an answer that had begun.
@@ -146,8 +153,8 @@ class Record:
     __slots__ = (
         "attempts", "call", "choices", "clock", "committed", "decisions", "end_of_answer", "ended",
         "expired", "gaps", "handed_over", "headers", "key", "legs", "made_way", "mode", "not_resumed", "outcome",
-        "path", "pauses", "protocol", "queued_seconds", "resumed", "started", "status", "trace", "usage",
-        "usage_said",
+        "path", "pauses", "protocol", "queued_seconds", "resumed", "session", "started", "status", "trace",
+        "usage", "usage_said",
     )  # fmt: skip
 
     def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
@@ -172,6 +179,7 @@ class Record:
         self.usage_said: Raw | None = None
         self.trace: Trace | None = None
         self.gaps: Gaps | None = None
+        self.session: SessionPart | None = None
         self.pauses: tuple[tuple[float, float], ...] = ()
         self.made_way = 0
         self.resumed = 0
@@ -268,6 +276,7 @@ class Record:
             "attempts": [self._attempt_json(number) for number in range(1, self.attempts + 1)],
             "stages_ms": self.stages_ms(),
             "tokens": None if self.usage is None else self.usage.as_json(),
+            "session": None if self.session is None else self.session.as_json(),
         }
 
     def times(self) -> Times:

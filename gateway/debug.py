@@ -54,7 +54,7 @@ def _way(record: Record) -> bytes:
 
 
 class RecentCalls:
-    """The last KEPT_RECORDS records, by the id that the client saw.
+    """The last KEPT_RECORDS records, by the id that the client saw, and those that run before those that are over.
 
     Of calls that are over the bodies go: they are large, and what people wrote.
     """
@@ -67,7 +67,7 @@ class RecentCalls:
         self._records.pop(record.call.id, None)
         self._records[record.call.id] = record
         if len(self._records) > KEPT_RECORDS:
-            self._records.popitem(last=False)
+            self._forget_one()
 
     def chose(self, call: Call, choice: DecisionTrace) -> None:
         """Why an engine was chosen for the call, or none."""
@@ -75,6 +75,15 @@ class RecentCalls:
         # Not of an earlier call by the same name.
         if record is not None and record.call.attempt_id == call.attempt_id:
             record.choices = (*record.choices, (record.attempts, choice))
+
+    def _forget_one(self) -> None:
+        """The oldest that is over. What runs is as new as ever: a session outlasts thousands of calls."""
+        for _ in range(KEPT_RECORDS):
+            oldest = next(iter(self._records))
+            if self._records[oldest].ended is not None:
+                break
+            self._records.move_to_end(oldest)
+        self._records.popitem(last=False)
 
     def ended(self, record: Record) -> None:
         record.call = msgspec.structs.replace(record.call, body={}, headers=(), blocks=None)

@@ -64,6 +64,14 @@ def known(error: BaseException) -> GatewayError:
     return GatewayError("internal error")
 
 
+def outcome_of(error: GatewayError) -> tuple[str, int]:
+    """What a record says of a call that ended with it: outcome and status."""
+    if isinstance(error, EngineRejected):
+        return "engine_rejected", error.answer_status
+    code = error.code or ("bad_request" if isinstance(error, BadRequest) else "internal_error")
+    return code, error.status
+
+
 def of_status(status: int, detail: str = "") -> GatewayError:
     """For what the framework refuses by status only."""
     kind = _BY_STATUS.get(status, BadRequest if status < 500 else GatewayError)

@@ -36,7 +36,7 @@ from pdgate.gateway.tenants.shares import Shares
 from pdgate.gateway.tenants.tenants import Tenants, TokenHold
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
+from pdgate.protocols.errors import EngineRejected, GatewayError
 from pdgate.scheduling.endpoint import Endpoint
 
 CLIENT_GONE = 499
@@ -153,6 +153,8 @@ class Service:
         record = Record(call)
         if key_state is not None:
             record.key = key_state.name
+            if key_state.tells_calls:
+                record.headers = key_state.calls_headers()
         try:
             try:
                 self._stats.opened(record)
@@ -235,7 +237,7 @@ class Service:
         await client.refuse(error, call_id)
 
     async def _fail(self, error: GatewayError, record: Record, client: Client) -> None:
-        record.end(_outcome(error), _status(error))
+        record.end(*errors.outcome_of(error))
         if isinstance(error, EngineRejected):
             fleet = (found.instance for found in self._fleet)
             error = await without_addresses(without_echo(error), fleet)
@@ -252,13 +254,3 @@ async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
     except BaseException:
         key_state.leave()
         raise
-
-
-def _outcome(error: GatewayError) -> str:
-    if isinstance(error, EngineRejected):
-        return "engine_rejected"
-    return error.code or ("bad_request" if isinstance(error, BadRequest) else "internal_error")
-
-
-def _status(error: GatewayError) -> int:
-    return error.answer_status if isinstance(error, EngineRejected) else error.status

@@ -168,181 +168,127 @@ class Control:
             await self._pin((await self._following.look()).let_in(instance_id))
 
     async def _asked(self, order: ControlOrder) -> ControlResult:
-        model, engines, _ = self._engines(order.model)
+        work = self._work(order)
+        engines = work.engines
         if order.engine:
             engines = [one for one in engines if order.engine in one.ids]
             if not engines:
                 raise NotFound(f"the model has no engine {order.engine!r}", param="engine")
         replies = await self._ask(order, engines)
-        return ControlResult(model, replies, state=self._following.state)
+        return ControlResult(work.model, replies, state=self._following.state)
 
     async def _in_turn(self, order: ControlOrder) -> ControlResult:
-        state = await self._following.look()
-        model, engines, models = self._engines(order.model)
+        await self._following.look()
+        work = self._work(order)
         match order.route.effect:
             case Effect.PAUSE:
-                work = self._pause(order, state, engines, models)
+                doing = self._pause(work)
             case Effect.SLEEP:
-                work = self._sleep(order, state, engines, models)
+                doing = self._sleep(work)
             case Effect.RESUME:
-                work = self._release(order, state, engines, models, (PAUSED, FROZEN, UPDATING))
+                doing = self._release(work, (PAUSED, FROZEN, UPDATING))
             case Effect.WAKE:
-                tags = tags_of(order.route, order.query, order.said)
-                why = [f"{ASLEEP}{tag}" for tag in tags]
-                work = self._release(order, state, engines, models, why)
+                doing = self._release(work, _asleep(order))
             case Effect.ABORT:
-                work = self._abort(order, state, engines, models)
+                doing = self._abort(work)
             case Effect.FLUSH:
-                work = self._flush(order, state, engines, models)
+                doing = self._flush(work)
             case _:
-                work = self._update(order, state, engines, models)
-        replies, flushed = await work
-        return ControlResult(model, replies, flushed, self._following.state)
+                doing = self._update(work)
+        replies, flushed = await doing
+        return ControlResult(work.model, replies, flushed, self._following.state)
 
     # What each does; the second half are the answers to a flush.
 
-    async def _pause(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-    ) -> "_Replies":
-        mode = _mode(order)
+    async def _pause(self, work: "_Work") -> "_Replies":
+        mode = _mode(work.order)
         frozen = mode in FROZEN_MODES
-        state = state.begin_update().hold(models, PAUSED, *((FROZEN,) if frozen else ()))
-        return await self._stopped(order, state, engines, models, mode, frozen=frozen)
+        why = (PAUSED, FROZEN) if frozen else (PAUSED,)
+        state = work.before.begin_update().hold(work.models, *why)
+        return await self._stopped(work, state, mode, frozen=frozen)
 
-    async def _sleep(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-    ) -> "_Replies":
-        tags = tags_of(order.route, order.query, order.said)
-        mode = _mode(order)
-        state = state.hold(models, *(f"{ASLEEP}{tag}" for tag in tags))
+    async def _sleep(self, work: "_Work") -> "_Replies":
+        mode = _mode(work.order)
+        state = work.before.hold(work.models, *_asleep(work.order))
         # What sleeps loses the KV of calls that run.
         mode = ABORT if mode in FROZEN_MODES else mode
-        return await self._stopped(order, state, engines, models, mode, frozen=False)
+        return await self._stopped(work, state, mode, frozen=False)
 
     async def _stopped(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-        mode: str,
-        *,
-        frozen: bool,
+        self, work: "_Work", state: HeldState, mode: str, *, frozen: bool
     ) -> "_Replies":
         """Engines stop, and calls wait until they go on; not where no engine has stopped."""
-        before = self._following.state
-        await self._hold(state, before, models, mode, quiet=not frozen)
-        replies = await self._ask(order, engines)
+        await self._hold(work, state, mode, quiet=not frozen)
+        replies = await self._ask(work.order, work.engines)
         if any(reply.ok for reply in replies):
             if not frozen:
-                await self._pin(self._following.state.without_kv(models))
+                await self._pin(self._following.state.without_kv(work.models))
         else:
-            await self._restore(before, models)
+            await self._restore(work)
         return replies, ()
 
-    async def _release(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-        why: Collection[str],
-    ) -> "_Replies":
+    async def _release(self, work: "_Work", why: Collection[str]) -> "_Replies":
         """Calls go on once all that answer go on; what does not answer is down, as probes see it."""
-        replies = await self._ask(order, engines)
+        replies = await self._ask(work.order, work.engines)
         if any(reply.ok for reply in replies) and not any(reply.refused for reply in replies):
-            await self._pin(state.release(models, why))
+            await self._pin(work.before.release(work.models, why))
         return replies, ()
 
-    async def _abort(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-    ) -> "_Replies":
+    async def _abort(self, work: "_Work") -> "_Replies":
         try:
-            ids = ids_of(order.said)
+            ids = ids_of(work.order.said)
         except ValueError as error:
             raise BadRequest(str(error)) from None
         # First: a call that its engine has ended would be tried again.
-        await self._pin(state.abort(models, ids))
+        await self._pin(work.before.abort(work.models, ids))
         await self._taken()
-        return await self._ask(order, engines), ()
+        return await self._ask(work.order, work.engines), ()
 
-    async def _flush(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-    ) -> "_Replies":
-        replies = await self._ask(order, engines)
+    async def _flush(self, work: "_Work") -> "_Replies":
+        replies = await self._ask(work.order, work.engines)
         if any(reply.ok for reply in replies):
-            await self._pin(state.without_kv(models))
+            await self._pin(work.before.without_kv(work.models))
         return replies, ()
 
-    async def _update(
-        self,
-        order: ControlOrder,
-        state: HeldState,
-        engines: Sequence[ControlledEngine],
-        models: Collection[str],
-    ) -> "_Replies":
-        effect, mode = order.route.effect, _mode(order)
-        held_before = bool(state.reasons(models))
+    async def _update(self, work: "_Work") -> "_Replies":
+        effect, mode = work.order.route.effect, _mode(work.order)
+        state, models = work.before, work.models
+        held_before = state.reasons(models)
+        frozen = FROZEN in held_before
         if effect is Effect.START or not held_before:
             state = state.begin_update()
-        frozen = FROZEN in state.reasons(models)
-        before = self._following.state
-        await self._hold(state.hold(models, UPDATING), before, models, mode, quiet=not frozen)
-        replies = await self._ask(order, engines)
+        await self._hold(work, state.hold(models, UPDATING), mode, quiet=not frozen)
+        replies = await self._ask(work.order, work.engines)
         good = [reply.engine for reply in replies if reply.ok]
         bad = [reply.engine for reply in replies if not reply.ok]
         if not good and all(reply.refused for reply in replies):
             # All have what they had.
-            await self._restore(before, models)
+            await self._restore(work)
             return replies, ()
         flushed: Sequence[EngineReply] = ()
         if effect is not Effect.START and not frozen:
-            flushed = await self._flushed(order.route.flush, good)
+            flushed = await self._flushed(work.order.route.flush, good)
             bad += [reply.engine for reply in flushed if not reply.ok]
             good = [reply.engine for reply in flushed if reply.ok]
         if bad:
             names = ", ".join(one.ids[0] for one in bad)
             log.warning("left out, as their weights may not be those of the others: %s", names)
         state = self._following.state.updated(_ids(good), _ids(bad)).without_kv(models)
-        if effect is Effect.FINISH or (
-            effect is Effect.UPDATE and UPDATING not in before.reasons(models)
-        ):
+        if effect is Effect.FINISH or (effect is Effect.UPDATE and UPDATING not in held_before):
             state = state.release(models, (UPDATING,))
         await self._pin(state)
         return replies, flushed
 
     # How.
 
-    def _engines(self, model: str | None) -> tuple[str, list[ControlledEngine], frozenset[str]]:
-        """The model's name, its engines, and all models that they serve (adapters are models, too).
-
-        Raises UnknownModel, BadRequest, NoInstance.
-        """
-        name = self._endpoints.meant(model)
+    def _work(self, order: ControlOrder) -> "_Work":
+        """Raises UnknownModel, BadRequest, NoInstance."""
+        name = self._endpoints.meant(order.model)
         serving = [one for one in self._endpoints if name in one.models]
         if not serving:
             raise UnknownModel(f"the model {name!r} does not exist", param="model")
-        return (
-            name,
-            engines_of(serving),
-            frozenset(other for one in serving for other in one.models),
-        )
+        models = frozenset(other for one in serving for other in one.models)
+        return _Work(order, name, engines_of(serving), models, self._following.state)
 
     async def _ask(
         self, order: ControlOrder, engines: Sequence[ControlledEngine]
@@ -366,35 +312,27 @@ class Control:
                 await asyncio.sleep(FLUSH_PAUSE_SECONDS)
         return [found[engine.url] for engine in engines]
 
-    async def _hold(
-        self,
-        state: HeldState,
-        before: HeldState,
-        models: Collection[str],
-        mode: str,
-        *,
-        quiet: bool,
-    ) -> None:
+    async def _hold(self, work: "_Work", state: HeldState, mode: str, *, quiet: bool) -> None:
         """Calls wait, and with `quiet` none runs any more. Raises CallsRun, and then nothing is held."""
         if mode == ABORT:
-            state = state.abort(models)
+            state = state.abort(work.models)
         await self._pin(state)
         try:
-            if not await self._taken(models if quiet else ()):
+            if not await self._taken(work.models if quiet else ()):
                 raise CallsRun(
                     f"calls of the model still ran after {self._quiet_seconds:g} s, so nothing was "
                     "changed; mode=abort ends them",
                     retry_after_seconds=5,
                 )
         except BaseException:
-            await self._restore(before, models)
+            await self._restore(work)
             raise
 
-    async def _restore(self, before: HeldState, models: Collection[str]) -> None:
+    async def _restore(self, work: "_Work") -> None:
         """What waited before this waits on, and nothing else."""
         state = self._following.state
-        added = set(state.reasons(models)) - set(before.reasons(models))
-        await self._pin(state.release(models, added))
+        added = set(state.reasons(work.models)) - set(work.before.reasons(work.models))
+        await self._pin(state.release(work.models, added))
 
     async def _pin(self, state: HeldState) -> None:
         await self._board.pin(state.model_dump_json().encode())
@@ -414,8 +352,31 @@ class Control:
             await asyncio.sleep(LOOK_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be done.
+
+    Attributes:
+        model: Its name.
+        models: All that its engines serve (adapters are models, too).
+        before: What was held before.
+    """
+
+    order: ControlOrder
+    model: str
+    engines: Sequence[ControlledEngine]
+    models: Collection[str]
+    before: HeldState
+
+
 _IN_WORDS: Final = {200: "all", 207: "some", 502: "none"}
 _Replies = tuple[Sequence[EngineReply], Sequence[EngineReply]]
+
+
+def _asleep(order: ControlOrder) -> Sequence[str]:
+    """Why calls wait while what it names sleeps."""
+    tags = tags_of(order.route, order.query, order.said)
+    return [f"{ASLEEP}{tag}" for tag in tags]
 
 
 def _mode(order: ControlOrder) -> str:

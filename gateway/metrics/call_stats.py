@@ -87,14 +87,11 @@ class CallStats:
 
     def opened(self, record: Record) -> None:
         self._in_flight += 1
-        if self.tracer is not None:
-            record.trace = self.tracer.of(record)
+        self.begun(record)
         if record.call.streams:
             if self._streams % EVERY == 0:
                 record.gaps = StreamGaps(record, self._itl)
             self._streams += 1
-        if self._recent is not None:
-            self._recent.keep(record)
 
     def closed(self, record: Record) -> None:
         """The record has ended."""
@@ -103,6 +100,17 @@ class CallStats:
         rows.append(_row_of(record))
         if len(rows) >= MOST_ROWS:
             self.add_up()
+        self.over(record)
+
+    def begun(self, record: Record) -> None:
+        """It is kept, and traced, and counts for nothing here: sessions have metrics of their own."""
+        if self.tracer is not None:
+            record.trace = self.tracer.of(record)
+        if self._recent is not None:
+            self._recent.keep(record)
+
+    def over(self, record: Record) -> None:
+        """What has `begun` has ended: its line is written."""
         if self.log.wanted:
             self.log.write(record)
         if record.trace is not None:

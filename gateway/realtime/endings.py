@@ -1,16 +1,28 @@
-"""Endings of a session: what ended it, and what either side is told.
+"""Endings of a session: what ended it, what either side is told, and what the log says of it.
 
 What comes first decides (relay.py). A code is one of RFC 6455, section 7.4.1, or 1013 of its registry at IANA.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Final
 
 from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason
 
-from pdgate.protocols.errors import EngineFailed, GatewayError
+from pdgate.gateway import errors
+from pdgate.gateway.service import CLIENT_GONE
+from pdgate.protocols.errors import (
+    BadRequest,
+    CallTooLong,
+    ClientTooSlow,
+    Draining,
+    EngineFailed,
+    GatewayError,
+    OutOfMemory,
+)
 
 _ABNORMAL: Final = CloseReason.ABNORMAL_CLOSURE
 
@@ -47,6 +59,29 @@ class SessionEnding:
     reason: str
     engine_code: int | None = CloseReason.GOING_AWAY
     error: GatewayError | None = None
+
+    @property
+    def as_call(self) -> tuple[str, int]:
+        """Outcome and status, as the records of calls have them."""
+        if self.error is not None:
+            return errors.outcome_of(self.error)
+        return _AS_CALL[self.outcome]
+
+
+_OF_ERRORS: Final[Mapping[SessionOutcome, type[GatewayError]]] = {
+    SessionOutcome.BAD_FRAME: BadRequest,
+    SessionOutcome.IDLE: ClientTooSlow,
+    SessionOutcome.TOO_LONG: CallTooLong,
+    SessionOutcome.OUT_OF_MEMORY: OutOfMemory,
+    SessionOutcome.DRAINING: Draining,
+}
+_AS_CALL: Final[Mapping[SessionOutcome, tuple[str, int]]] = {
+    SessionOutcome.CLOSED: ("ok", HTTPStatus.SWITCHING_PROTOCOLS.value),
+    SessionOutcome.CLIENT_GONE: ("client_gone", CLIENT_GONE),
+    SessionOutcome.STALLED: ("client_gone", CLIENT_GONE),
+    **{outcome: errors.outcome_of(of("")) for outcome, of in _OF_ERRORS.items()},
+}
+"""What a call that ends so says; all others have an error."""
 
 
 class SessionEnds(Exception):

@@ -68,7 +68,6 @@ class SessionSide(Protocol):
 class SessionRelay:
     """
     Attributes:
-        from_client, from_engine: Bytes of messages so far.
         last_frame: Loop time at which a frame came last, from either side.
     """
 
@@ -78,13 +77,14 @@ class SessionRelay:
         engine: SessionSide,
         names: ModelNames | None,
         most_bytes: int,
-        counted: Callable[[str, int], None],
+        counted: Callable[[str, int, bool], None],
         weigh: Callable[[int], None],
         at: str = "",
         tokens: SessionTokens | None = None,
     ) -> None:
         """`names`: checks what the client says; None where nothing is to be checked. `weigh`: told
-        of changes of what is held. `at`: the engine's id. `tokens`: counts them; None where there is no key."""
+        of changes of what is held. `counted`: told of pieces of messages: whose, bytes, whether it is the last one.
+        `at`: the engine's id. `tokens`: counts them; None where there is no key."""
         self._client = client
         self._engine = engine
         self._names = names
@@ -235,7 +235,7 @@ class SessionRelay:
 
     def _count(self, whose: str, before: int, more: int, finished: bool) -> int:
         """Bytes of the message so far. Raises SessionEnds."""
-        self._counted(whose, more)
+        self._counted(whose, more, finished)
         length = before + more
         if length > self._most_bytes:
             if whose == "engine":

@@ -54,9 +54,6 @@ class Sessions:
         finally:
             self._relays.discard(relay)
 
-    def counted(self, whose: str, bytes_: int) -> None:
-        self.bytes[whose] += bytes_
-
     def end_all(self) -> None:
         self._over = True
         for relay in self._relays:

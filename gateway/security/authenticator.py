@@ -20,7 +20,9 @@ from typing import NoReturn, Protocol
 
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
+from pdgate.gateway.security.rate_headers import requests_headers
 from pdgate.gateway.security.token_limits import NO_TOKEN_LIMITS
+from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
 from pdgate.protocols.usage import Usage
 
@@ -72,11 +74,12 @@ class KeyState:
         refused: Reason -> calls that have not.
         prompt, cached, generated: Tokens that calls of it took, as far as that is known.
         counts_tokens: Whether it has limits of tokens (gateway/tenants).
+        tells_calls: Whether answers say what is left of its calls a minute, and of nothing else.
     """
 
     __slots__ = (
-        "_bucket", "_clock", "_max_calls", "_models", "_workers", "cached", "calls",
-        "counts_tokens", "generated", "key", "name", "priority", "prompt", "refused", "running",
+        "_bucket", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
+        "priority", "prompt", "refused", "running", "tells_calls",
     )  # fmt: skip
 
     def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
@@ -92,7 +95,7 @@ class KeyState:
         """To these models and limits from now on. Calls of the last minute still count."""
         self.key = key
         self.counts_tokens = key.tokens is not NO_TOKEN_LIMITS and bool(key.tokens.each())
-        self._workers = workers
+        self.tells_calls = key.calls_per_minute is not None and not self.counts_tokens
         self.name, self.priority = key.name, key.priority
         self._models = key.models
         self._max_calls = None if key.max_calls is None else ceil(key.max_calls / workers)
@@ -153,34 +156,29 @@ class KeyState:
         self.cached += cached
         self.generated += generated
 
-    def calls_left(self) -> tuple[int, int, float] | None:
-        """Of all workers, about: calls a minute, those that may come now, seconds until all may; None for any number."""
-        bucket, most = self._bucket, self.key.calls_per_minute
-        if bucket is None or most is None:
-            return None
-        bucket.wait_seconds(self._clock())
-        left = min(most, max(0, int(bucket.level * self._workers)))
-        return most, left, (bucket.per_minute - bucket.level) * 60 / bucket.per_minute
+    def calls_headers(self) -> Headers:
+        """What its client is told of this worker's calls a minute, as they were when a call came last; nothing for any
+        number."""
+        bucket = self._bucket
+        if bucket is None:
+            return ()
+        most, level = bucket.per_minute, bucket.level
+        return requests_headers(int(most), int(level), (most - level) * 60 / most)
 
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1
         raise RateLimited(
             "too many calls a minute with this API key",
             retry_after_seconds=ceil(wait_seconds),
-            limits=self._calls_headers(wait_seconds),
+            limits=self.calls_headers(),
         )
-
-    def _calls_headers(self, wait_seconds: float) -> list[tuple[bytes, bytes]]:
-        return [
-            (b"x-ratelimit-limit-requests", b"%d" % (self.key.calls_per_minute or 0)),
-            (b"x-ratelimit-remaining-requests", b"0"),
-            (b"x-ratelimit-reset-requests", b"%ds" % ceil(wait_seconds)),
-        ]
 
     def _refuse_one_more(self) -> NoReturn:
         self.refused["concurrency"] += 1
         raise RateLimited(
-            "too many calls with this API key are running", retry_after_seconds=RETRY_SECONDS
+            "too many calls with this API key are running",
+            retry_after_seconds=RETRY_SECONDS,
+            limits=self.calls_headers(),
         )
 
 

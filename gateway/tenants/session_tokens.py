@@ -14,6 +14,7 @@ Source: vLLM 0.32.0, entrypoints/speech_to_text/realtime/protocol.py, Transcript
 """
 
 from collections.abc import Callable
+from operator import add
 from typing import Final
 
 import msgspec
@@ -53,7 +54,14 @@ class SessionTokens:
         self._longer = self._is_piece = False
         # Pieces that nobody has said the tokens of: all, and those that are counted already.
         self._pieces = self._counted = 0
-        self._taken = NO_TOKENS
+        self._taken = self._all = NO_TOKENS
+
+    @property
+    def usage(self) -> Usage | None:
+        """What it has taken, as far as that is settled; at its end all of it. None where its engine said nothing."""
+        if not any(self._all):
+            return None
+        return Usage(self._all.prompt, self._all.generated, self._all.cached)
 
     async def enter(self) -> None:
         """Raise RateLimited or InsufficientQuota where nothing is left."""
@@ -132,6 +140,7 @@ class SessionTokens:
 
     def _settle(self) -> None:
         taken, self._taken = self._taken, NO_TOKENS
+        self._all = TokensTaken(*map(add, self._all, taken._replace(calls=0)))
         held, self._held = self._held, None
         state = self._key_state
         state.add(taken.prompt, taken.cached, taken.generated)

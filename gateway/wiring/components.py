@@ -42,7 +42,7 @@ from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics
 from pdgate.gateway.wiring.control import OutOfUse, store_of
-from pdgate.gateway.wiring.parts import Signed
+from pdgate.gateway.wiring.parts import Signed, running_of
 from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
@@ -488,7 +488,9 @@ def console(core: GatewayCore, more: More) -> Component | None:
         scheduler.told = otherwise
 
     attention, pulse = ConsoleAttention(begins, ends), Pulse(core.stats.collect)
-    own = OwnPart(recent, core.ledger, pulse, lambda: core.stats.in_flight, attention, core.jobs)
+    own = OwnPart(
+        recent, core.ledger, pulse, running_of(core.stats, core.sessions), attention, core.jobs
+    )
     snapshots = Snapshots(core.endpoints, own, more, core.drain, core.folder)
 
     def routes(token: str) -> list[APIRouter]:

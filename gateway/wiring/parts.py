@@ -280,11 +280,14 @@ def pings_of(settings: Settings) -> Pings | None:
     return Pings(seconds) if seconds else None
 
 
+def running_of(stats: CallStats, sessions: Sessions) -> Callable[[], int]:
+    """How many run: calls, and sessions, which are calls as well."""
+    return lambda: stats.in_flight + sessions.open
+
+
 def drain_of(settings: Settings, stats: CallStats, sessions: Sessions) -> Drain:
     given = settings.drain
-    drain = Drain(
-        lambda: stats.in_flight + sessions.open, given.grace_seconds, given.notice_seconds
-    )
+    drain = Drain(running_of(stats, sessions), given.grace_seconds, given.notice_seconds)
     drain.last_words = sessions.end_all
     return drain
 
@@ -292,7 +295,7 @@ def drain_of(settings: Settings, stats: CallStats, sessions: Sessions) -> Drain:
 def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
     access = core.access
     dialer = SocketDialer(access.tls, access.server_name, access.authorization)
-    return RealtimeDoor(service, core.execution, core.endpoints, dialer, core.sessions)
+    return RealtimeDoor(service, core.execution, core.endpoints, dialer, core.sessions, core.stats)
 
 
 def steering_of(settings: Settings, endpoints: Endpoints) -> Steering | None:

@@ -92,10 +92,22 @@ def _head(record: Json) -> Iterator[str]:
         yield f"  another engine went on with the answer, {record['resumed']} times"
     if record.get("not_resumed"):
         yield f"  a broken stream could not go on at another engine: {record['not_resumed']}"
+    if session := record.get("session"):
+        yield f"  {_session(session)}"
     tokens = record.get("tokens")
     if tokens:
         told = ", ".join(f"{name} {count}" for name, count in tokens.items() if count is not None)
         yield f"  tokens: {told}"
+
+
+def _session(session: Json) -> str:
+    told = ", ".join(
+        f"{count} messages ({session['bytes'][side]} bytes) of the {side}"
+        for side, count in session["messages"].items()
+    )
+    ended = session["ended_by"]
+    how = f", then {ended} ({session['close_code'] or 'no code'})" if ended else ""
+    return f"a session: open for {session['seconds']:.1f} s{how}; {told}"
 
 
 def _attempt(number: int, attempt: Json, choices: Sequence[Json], whole: float) -> Iterator[str]:

@@ -28,12 +28,13 @@ BUDGET = 1000
 
 
 @asynccontextmanager
-async def two_workers(engine: Engine, folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+async def two_workers(
+    engine: Engine, folder: Path, limits: str = f"budget_tokens = {BUDGET}"
+) -> AsyncIterator[httpx2.AsyncClient]:
     """With a client that makes a new connection for each request, and so meets both."""
     (folder / "token").write_text(TOKEN)
     (folder / "keys.toml").write_text(
-        f'[[api_keys]]\nname = "team-a"\nsha256 = "{hash_of(SECRET.encode())}"\n'
-        f"budget_tokens = {BUDGET}\n"
+        f'[[api_keys]]\nname = "team-a"\nsha256 = "{hash_of(SECRET.encode())}"\n{limits}\n'
     )
     command = [sys.executable, "-m", "pdgate", "serve", "--port", "0", "--workers", "2"]
     command += ["--plain", engine.url, "--api-keys-file", str(folder / "keys.toml")]
@@ -92,3 +93,25 @@ async def test_two_workers_hold_a_key_to_one_budget_which_a_restart_does_not_for
     assert held_now["generated"] == 4 * 230
     assert after["total"] == {"prompt": 40, "cached": 0, "generated": 20, "calls": 4}
     assert large.json()["error"]["code"] == "insufficient_quota"
+
+
+async def test_each_worker_tells_its_own_calls_of_the_minute(tmp_path: Path) -> None:
+    """Its half of them, which is what it lets in."""
+    engine = Engine(Role.PLAIN)
+    async with raw_server(engine.serve) as server:
+        engine.url = server.url
+        async with two_workers(engine, tmp_path, "calls_per_minute = 4") as client:
+            left: list[str] = []
+
+            async def all_used() -> bool:
+                answer = await client.post(CHAT, json=question(), headers=KEY)
+                said = answer.headers
+                assert said["x-ratelimit-limit-requests"] == "2"
+                if answer.status_code == 200:
+                    left.append(said["x-ratelimit-remaining-requests"])
+                else:
+                    assert said["x-ratelimit-remaining-requests"] == "0"
+                return len(left) == 4
+
+            await until(all_used, "four calls")
+    assert sorted(left) == ["0", "0", "1", "1"]
