@@ -15,6 +15,8 @@ from pdgate.protocols.instance import Role
 from pdgate.scheduling.decision_trace import DecisionTrace
 
 KEPT_RECORDS = 1024
+LOOKS = 8
+"""With each record that comes: thousands of streams may run, which a look at all would cost each call."""
 _READERS = (Role.PREFILL, Role.ENCODE)
 
 DebugHeaders = Callable[[Record], Headers]
@@ -77,8 +79,11 @@ class RecentCalls:
             record.choices = (*record.choices, (record.attempts, choice))
 
     def _forget_one(self) -> None:
-        """The oldest that is over. What runs is as new as ever: a session outlasts thousands of calls."""
-        for _ in range(KEPT_RECORDS):
+        """The oldest that is over, or, where LOOKS of them run, one that does.
+
+        What runs is as new as ever: a session outlasts thousands of calls.
+        """
+        for _ in range(LOOKS):
             oldest = next(iter(self._records))
             if self._records[oldest].ended is not None:
                 break

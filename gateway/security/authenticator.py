@@ -20,7 +20,7 @@ from typing import NoReturn, Protocol
 
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
-from pdgate.gateway.security.rate_headers import requests_headers
+from pdgate.gateway.security.rate_headers import requests_headers, requests_limit
 from pdgate.gateway.security.token_limits import NO_TOKEN_LIMITS
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
@@ -78,7 +78,7 @@ class KeyState:
     """
 
     __slots__ = (
-        "_bucket", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
+        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
         "priority", "prompt", "refused", "running", "tells_calls",
     )  # fmt: skip
 
@@ -109,6 +109,7 @@ class KeyState:
                 before.wait_seconds(now)
                 bucket.level = max(0.0, bucket.level - (before.per_minute - before.level))
             self._bucket = bucket
+            self._calls_limit = requests_limit(bucket.per_minute)
 
     def may_ask(self, model: str | None) -> bool:
         return not self._models or model in self._models
@@ -163,7 +164,7 @@ class KeyState:
         if bucket is None:
             return ()
         most, level = bucket.per_minute, bucket.level
-        return requests_headers(int(most), int(level), (most - level) * 60 / most)
+        return requests_headers(self._calls_limit, level, (most - level) * 60 / most)
 
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1
