@@ -40,10 +40,10 @@ def unowned(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], W
 class NoCallStats(CallStats):
     """Nothing is counted."""
 
-    def opened(self, record: Record) -> None:
+    def opened(self, record: Record, *, session: bool = False) -> None:
         """Not even that it is there."""
 
-    def closed(self, record: Record) -> None:
+    def closed(self, record: Record, *, session: bool = False) -> None:
         """Nor how it ended."""
 
 

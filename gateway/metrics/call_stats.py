@@ -85,32 +85,28 @@ class CallStats:
         """A request that never became a call."""
         self.counts[families.REQUESTS_REFUSED][str(error.status)] += 1
 
-    def opened(self, record: Record) -> None:
+    def opened(self, record: Record, *, session: bool = False) -> None:
+        """`session`: it is traced and kept, and not counted, as sessions have metrics of their own."""
+        if self.tracer is not None:
+            record.trace = self.tracer.of(record)
+        if self._recent is not None:
+            self._recent.keep(record)
+        if session:
+            return
         self._in_flight += 1
-        self.begun(record)
         if record.call.streams:
             if self._streams % EVERY == 0:
                 record.gaps = StreamGaps(record, self._itl)
             self._streams += 1
 
-    def closed(self, record: Record) -> None:
+    def closed(self, record: Record, *, session: bool = False) -> None:
         """The record has ended."""
-        self._in_flight -= 1
-        rows = self._rows
-        rows.append(_row_of(record))
-        if len(rows) >= MOST_ROWS:
-            self.add_up()
-        self.over(record)
-
-    def begun(self, record: Record) -> None:
-        """It is kept, and traced, and counts for nothing here: sessions have metrics of their own."""
-        if self.tracer is not None:
-            record.trace = self.tracer.of(record)
-        if self._recent is not None:
-            self._recent.keep(record)
-
-    def over(self, record: Record) -> None:
-        """What has `begun` has ended: its line is written."""
+        if not session:
+            self._in_flight -= 1
+            rows = self._rows
+            rows.append(_row_of(record))
+            if len(rows) >= MOST_ROWS:
+                self.add_up()
         if self.log.wanted:
             self.log.write(record)
         if record.trace is not None:

@@ -136,7 +136,7 @@ class RealtimeDoor:
         asked = AskedSession(client, offer, record, key_state, tokens)
         outcome: SessionOutcome | None = SessionOutcome.CLIENT_GONE
         try:
-            self._stats.begun(record)
+            self._stats.opened(record, session=True)
             with self.sessions.begun():
                 try:
                     ending = await self._hold(asked)
@@ -159,7 +159,7 @@ class RealtimeDoor:
                 record.usage = tokens.usage
             if outcome is not None:
                 self.sessions.ended[outcome.value] += 1
-            self._stats.over(record)
+            self._stats.closed(record, session=True)
 
     async def _entered(
         self, client: RealtimeClient, call: Call, key_state: KeyState

@@ -20,7 +20,12 @@ from typing import NoReturn, Protocol
 
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
-from pdgate.gateway.security.rate_headers import requests_headers, requests_limit
+from pdgate.gateway.security.rate_headers import (
+    REMAINING_REQUESTS,
+    RESET_REQUESTS,
+    SECONDS,
+    requests_limit,
+)
 from pdgate.gateway.security.token_limits import NO_TOKEN_LIMITS
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
@@ -164,7 +169,12 @@ class KeyState:
         if bucket is None:
             return ()
         most, level = bucket.per_minute, bucket.level
-        return requests_headers(self._calls_limit, level, (most - level) * 60 / most)
+        # Written here: it is done with every call of such a key.
+        return (
+            self._calls_limit,
+            (REMAINING_REQUESTS, b"%d" % level),
+            (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
+        )
 
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1

@@ -15,18 +15,8 @@ from pdgate.protocols.call import Headers
 
 
 def requests_limit(most: float) -> tuple[bytes, bytes]:
-    """The first of those of calls a minute, which is always the same."""
+    """The first header of calls a minute, which is always the same."""
     return b"x-ratelimit-limit-requests", b"%d" % most
-
-
-def requests_headers(limit: tuple[bytes, bytes], left: float, seconds: float) -> Headers:
-    """Of calls a minute. `seconds`: until all may come again, a minute at most; said in whole ones."""
-    # With every call of such a key, so in half a microsecond.
-    return (
-        limit,
-        (b"x-ratelimit-remaining-requests", b"%d" % left),
-        (b"x-ratelimit-reset-requests", _SECONDS[ceil(seconds)]),
-    )
 
 
 def tokens_headers(most: int, left: int, seconds: float | None) -> Headers:
@@ -51,5 +41,7 @@ def duration(seconds: float) -> str:
     return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
 
 
-_SECONDS: Final = [*(duration(seconds).encode() for seconds in range(61)), b"1m0s"]
-"""The last one is for a rounding above a minute, which a share of an uneven limit may have."""
+REMAINING_REQUESTS: Final = b"x-ratelimit-remaining-requests"
+RESET_REQUESTS: Final = b"x-ratelimit-reset-requests"
+SECONDS: Final = [*(duration(seconds).encode() for seconds in range(61)), b"1m0s"]
+"""By whole seconds; the last one is for a rounding above a minute, which a share of an uneven limit may have."""
