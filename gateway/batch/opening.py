@@ -1,4 +1,4 @@
-"""State of batches: SQLite in their folder, which one host has."""
+"""State of batches by its setting: SQLite in their folder, which one host has, or a Redis, which several share."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,15 @@ class OpenState(NamedTuple):
     lead: Lead
 
 
-def opened(folder: Path) -> OpenState:
-    """Nothing is connected yet."""
-    state = SqliteState(folder)
-    return OpenState(state, state, HostLock(folder))
+def opened(redis: str, folder: Path) -> OpenState:
+    """`redis`: its URL, or empty. Nothing is connected yet."""
+    if not redis:
+        state = SqliteState(folder)
+        return OpenState(state, state, HostLock(folder))
+    # Only where a Redis is configured is its package there.
+    from pdgate.gateway.batch.in_redis import RedisState
+    from pdgate.gateway.batch.redis_access import BatchRedis
+    from pdgate.gateway.batch.redis_lease import RedisLease
+
+    connected, lease = BatchRedis(redis), RedisLease(redis)
+    return OpenState(RedisState(connected), RedisState(connected, lease), lease)

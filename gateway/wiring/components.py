@@ -209,7 +209,7 @@ def batches(core: GatewayCore, service: Service) -> Component:
     from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
 
     folder = Path(given.folder)
-    state, files = opened(folder), folder / "files"
+    state, files = opened(given.state, folder), folder / "files"
     blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
     archive = Archive(blobs)
     limits = BatchLimits(
