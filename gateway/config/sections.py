@@ -405,7 +405,7 @@ class Batch(Section, panel=LIMITS):
     state: Annotated[
         RedisUrl, Setting("URL of a Redis in which replicas share batches.", "--batch-state")
     ] = ""
-    """URL of the Redis in which gateways on several hosts share batches; needs `batch.storage`. In the folder without one."""
+    """URL of the Redis in which gateways on several hosts share batches; needs `batch.storage`. SQLite in the folder without one."""
     concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
     """Lines under way at once, of all batches together."""
     max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20

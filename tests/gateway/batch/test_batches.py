@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -12,8 +13,10 @@ from typing import Any
 import openai
 import pytest
 
-from pdgate.gateway.batch import answering
+from pdgate.gateway.batch import answering, runner
+from pdgate.gateway.batch.objects import BatchObject, StoredFile
 from pdgate.gateway.batch.routes import MOST_UPLOADS
+from pdgate.gateway.batch.sqlite import SqliteState
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.call import CHAT
@@ -398,6 +401,33 @@ def full_disk() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_two_tries_to_end_a_batch_write_no_content_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be of a process that has lost the lead and goes on: it must not replace what is there by then."""
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.1)
+    finish, refused = SqliteState.finish, list[list[StoredFile]]()
+
+    async def once(self: SqliteState, over: BatchObject, files: Sequence[StoredFile]) -> bool:
+        if not refused:
+            refused.append(list(files))
+            return False
+        return await finish(self, over, files)
+
+    monkeypatch.setattr(SqliteState, "finish", once)
+    async with serving(tmp_path, plain()) as (_, client):
+        over = await ended(client, (await begun(client, jsonl(line("a"), b"{"))).id)
+
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a"]
+    first = {file.id for file in refused[0]}
+    taken = {over.input_file_id, str(over.output_file_id), str(over.error_file_id)}
+    assert len(first) == 2
+    assert {path.name for path in (tmp_path / "batch" / "files").iterdir()} == first | taken
+    state = SqliteState(tmp_path / "batch")
+    assert set(await state.loose(time.time() + runner.WRITTEN_SECONDS, 9)) == first
+    await state.close()
 
 
 @ANY_STATE
