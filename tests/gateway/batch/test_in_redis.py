@@ -1,7 +1,7 @@
 """Batches in Redis: leases that end, writes that are refused, and a Redis that is away, full, or new."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 from pdgate.gateway.batch import redis_lease
 from pdgate.gateway.batch.lines import LineResult
 from pdgate.gateway.batch.objects import BatchStatus
-from pdgate.gateway.batch.opening import opened
 from pdgate.gateway.batch.redis_scripts import LEADER, PREFIX
 from pdgate.gateway.batch.state import BatchState, LeadLost, StateAway
 from tests.gateway.batch import batches
@@ -33,8 +32,11 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisSer
 
 
 @pytest.fixture
-async def states(server: RedisServer, tmp_path: Path) -> States:
-    return States(tmp_path, server.url)
+async def states(server: RedisServer, tmp_path: Path) -> AsyncIterator[States]:
+    states = States(tmp_path, server.url)
+    yield states
+    # uvloop waits for ever, as it closes, for connections that are left.
+    await states.close()
 
 
 def everything(server: RedisServer) -> dict[bytes, bytes | None]:
@@ -77,8 +79,11 @@ WRITES: dict[str, Callable[[BatchState], Awaitable[object]]] = {
 }
 
 
-async def test_who_has_lost_the_lead_writes_nothing(states: States, server: RedisServer) -> None:
+async def test_who_has_lost_the_lead_writes_nothing(
+    states: States, server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each write of a process that was stopped for longer than its lease, and does not know it."""
+    monkeypatch.setattr(redis_lease, "RENEW_SECONDS", 10 * PATIENCE_SECONDS)
     frozen, other = states.process(), states.process()
     await filled(frozen.routed)
     assert await frozen.lead.take()
@@ -106,7 +111,6 @@ async def test_who_has_lost_the_lead_writes_nothing(states: States, server: Redi
         await other.lead.resign()
         assert await other.lead.take()
         await filled(other.routed)
-    await states.close()
 
 
 async def test_a_lease_that_nobody_has_taken_is_still_its_owners(
@@ -121,7 +125,6 @@ async def test_a_lease_that_nobody_has_taken_is_still_its_owners(
     await one.led.add_result("b", LineResult(2, False, b"y"))
 
     assert await one.led.counts("b") == (2, 0)
-    await states.close()
 
 
 async def test_a_lease_is_renewed_and_ends_with_its_process(
@@ -147,7 +150,6 @@ async def test_a_lease_is_renewed_and_ends_with_its_process(
     # Which is not told anybody: it has nothing to resign.
     await one.lead.resign()
     assert not await one.lead.take()
-    await states.close()
 
 
 async def test_a_lease_of_another_clock_is_none(states: States, server: RedisServer) -> None:
@@ -156,7 +158,6 @@ async def test_a_lease_of_another_clock_is_none(states: States, server: RedisSer
         client.hset(LEADER, mapping={"token": "x", "until": 1 << 52})
 
     assert await one.lead.take()
-    await states.close()
 
 
 async def test_who_led_comes_back_before_who_could_not_ask(
@@ -182,7 +183,6 @@ async def test_who_led_comes_back_before_who_could_not_ask(
     # Its lease is over, and it has LEASE_SECONDS to renew it.
     assert not await other.lead.take()
     await one.led.expect("f", LATER)
-    await states.close()
 
 
 async def test_nothing_is_left_of_what_is_over(states: States, server: RedisServer) -> None:
@@ -196,7 +196,6 @@ async def test_nothing_is_left_of_what_is_over(states: States, server: RedisServ
     await state.forget_batches(LATER)
 
     assert everything(server).keys() == {f"{PREFIX}seq"}
-    await states.close()
 
 
 async def test_what_is_none_of_ours_is_not_there(states: States, server: RedisServer) -> None:
@@ -213,7 +212,6 @@ async def test_what_is_none_of_ours_is_not_there(states: States, server: RedisSe
     found = await state.files("a", None, 9, newest_first=True, purpose=None)
     assert found is not None
     assert [one.id for one in found] == ["f1"]
-    await states.close()
 
 
 async def test_a_full_redis_keeps_no_answer_and_lets_batches_end(
@@ -230,7 +228,7 @@ async def test_a_full_redis_keeps_no_answer_and_lets_batches_end(
         for name in refused:
             with pytest.raises(StateAway):
                 await WRITES[name](one.led)
-        again = opened(server.url, Path())
+        again = states.process()
         await one.lead.resign()
         assert await again.lead.take()
 
@@ -242,9 +240,6 @@ async def test_a_full_redis_keeps_no_answer_and_lets_batches_end(
         assert await again.led.unfinished() == [batch("c").becomes(BatchStatus.CANCELLING, 1)]
         assert await again.led.done("b") == set()
         client.config_set("maxmemory", 0)
-    await again.lead.resign()
-    await again.led.close()
-    await states.close()
 
 
 async def answers_again(client: openai.AsyncOpenAI) -> bool:
