@@ -1,6 +1,6 @@
 """Runner: the job of the one process that serves batches.
 
-    asks for the lead (leading.py) until it has it; where it is lost, all that runs ends, and it asks again
+    asks for the lead (sharing.py) until it has it; where it is lost, all that runs ends, and it asks again
 
     every LOOK_SECONDS, or when a route has news
         state --unfinished batches--> a task for each, MOST_RUNNING at most, owners in turn
@@ -33,10 +33,10 @@ from typing import Any, BinaryIO, Final
 
 from pdgate.gateway.batch.answering import Caller
 from pdgate.gateway.batch.archive import Archive
-from pdgate.gateway.batch.leading import Lead
 from pdgate.gateway.batch.lines import BatchLine, BrokenLine, LineResult, errored, expired, numbered
 from pdgate.gateway.batch.objects import UNFINISHED, BatchObject, BatchStatus, StoredFile, new_id
 from pdgate.gateway.batch.reading import Reading
+from pdgate.gateway.batch.sharing import Lead
 from pdgate.gateway.batch.state import BatchState, LeadLost, StateAway, StoredBatch
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.security.authenticator import KeyState

@@ -42,7 +42,7 @@ class StoredBatch(msgspec.Struct, frozen=True):
 class BatchState(Protocol):
     """Contract of what keeps it; all processes that serve the same batches use the same.
 
-    Every method may raise StateAway; those that write LeadLost, where they are the leader's (leading.py).
+    Every method may raise StateAway; those that write LeadLost, where they are the leader's (sharing.py).
     """
 
     async def has_room(self, owner: str, most: StoredBatch) -> bool:

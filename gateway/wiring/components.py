@@ -203,9 +203,9 @@ def batches(core: GatewayCore, service: Service) -> Component:
         return Component(serves=[_no_batches()])
     from pdgate.gateway.batch.archive import Archive
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
-    from pdgate.gateway.batch.opening import opened
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
     from pdgate.gateway.batch.runner import BatchLimits, Runner
+    from pdgate.gateway.batch.sharing import opened
     from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
 
     folder = Path(given.folder)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pdgate.gateway.batch.objects import BatchObject, StoredFile
-from pdgate.gateway.batch.opening import OpenState, opened
+from pdgate.gateway.batch.sharing import OpenState, opened
 from pdgate.gateway.batch.state import StoredBatch
 
 KINDS = ("sqlite", "redis")
