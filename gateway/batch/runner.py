@@ -143,7 +143,7 @@ class Runner:
             while True:
                 await self._take_lead()
                 await self._serve_while_leading()
-                log.warning("another process serves batches")
+                log.warning("this process serves batches no more: another one may")
         finally:
             await self._state.close()
 

@@ -142,7 +142,7 @@ async def test_a_leader_that_was_frozen_for_longer_than_its_lease_writes_nothing
             await call.peer.send(as_json(late, b"200 OK", b"connection: close"))
         first.process.signal(signal.SIGCONT)
 
-        await asyncio.to_thread(first.process.wait_for_line, "another process serves batches")
+        await asyncio.to_thread(first.process.wait_for_line, "serves batches no more")
 
         assert not await first.leads()
         assert await first.answered(batch_id) == ANSWERED

@@ -33,8 +33,8 @@ def test_what_cannot_be_is_named(
 
 def test_a_storage_and_a_redis_are_not_asked_at_the_start(tmp_path: Path) -> None:
     """They may be away; the folder is made."""
-    elsewhere = {"storage": "s3://bucket/folder", "state": "rediss://:secret@192.0.2.1:1/2"}
+    folder, state = str(tmp_path / "a" / "b"), "rediss://:secret@192.0.2.1:1/2"
 
-    check(Settings(batch=Batch(folder=str(tmp_path / "a" / "b"), **elsewhere)))
+    check(Settings(batch=Batch(folder=folder, storage="s3://bucket/folder", state=state)))
 
     assert (tmp_path / "a" / "b").is_dir()
