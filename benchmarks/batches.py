@@ -26,7 +26,6 @@ from pdgate.protocols.call import COMPLETIONS
 from tests.support.processes import Child, child
 from tests.support.redis import RedisServer, redis_server
 
-CACHE: Final = Path(".cache")
 LOOK_SECONDS: Final = 0.5
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -129,12 +128,14 @@ def cost(calls: bytes, engine: str, redis: RedisServer | None, flags: Sequence[s
             )
 
 
-def measure(lines: int, tokens: int, concurrency: int) -> None:
+def measure(lines: int, tokens: int, concurrency: int, cache: Path) -> dict[str, Cost]:
+    """By the kind of state."""
+    costs: dict[str, Cost] = {}
     calls = content(lines, tokens)
     flags = ["--batch-concurrency", str(concurrency), "--batch-max-lines", str(lines)]
     flags += ["--batch-max-file-bytes", str(len(calls))]
     with ExitStack() as running:
-        mock = running.enter_context(child([str(compiled(CACHE).engine)], name="engine"))
+        mock = running.enter_context(child([str(compiled(cache).engine)], name="engine"))
         port = mock.wait_for_line(r"^(\d+)$")[1]
         folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
         redis = running.enter_context(redis_server(folder))
@@ -144,12 +145,13 @@ def measure(lines: int, tokens: int, concurrency: int) -> None:
         )
         print("|---|---|---|---|---|---|---|")
         for name, shared in (("SQLite", None), ("Redis", redis)):
-            found = cost(calls, f"http://127.0.0.1:{port}", shared, flags)
+            found = costs[name] = cost(calls, f"http://127.0.0.1:{port}", shared, flags)
             each = (found.seconds, found.gateway_cpu_seconds, found.redis_cpu_seconds)
             words = [f"{1000 * one / lines:.3f}" for one in each]
             sizes = (found.gateway_bytes, found.redis_bytes, found.answers_bytes)
             words += [f"{one / 1e6:.0f}" for one in sizes]
             print(f"| {name} | " + " | ".join(words) + " |", flush=True)
+    return costs
 
 
 def main() -> None:
@@ -157,8 +159,10 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=50_000)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--concurrency", type=int, default=16)
+    home = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    parser.add_argument("--cache", type=Path, default=Path(home) / "pdgate-benchmarks")
     given = parser.parse_args()
-    measure(given.lines, given.tokens, given.concurrency)
+    measure(given.lines, given.tokens, given.concurrency, given.cache)
 
 
 if __name__ == "__main__":
