@@ -23,6 +23,7 @@ from pdgate.gateway.config.values import (
     Networks,
     OtlpEndpoint,
     OtlpHeadersFile,
+    RedisUrl,
     Seconds,
     SecondsOrZero,
 )
@@ -401,6 +402,10 @@ class Batch(Section, panel=LIMITS):
         str, Setting("URL for their files: s3://bucket/folder.", "--batch-storage")
     ] = ""
     """URL of fsspec's for the contents of files, as s3://bucket/folder; in the folder without one."""
+    state: Annotated[
+        RedisUrl, Setting("URL of a Redis in which replicas share batches.", "--batch-state")
+    ] = ""
+    """URL of the Redis in which gateways on several hosts share batches; needs `batch.storage`. SQLite in the folder without one."""
     concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
     """Lines under way at once, of all batches together."""
     max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20

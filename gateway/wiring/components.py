@@ -205,11 +205,11 @@ def batches(core: GatewayCore, service: Service) -> Component:
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
     from pdgate.gateway.batch.runner import BatchLimits, Runner
-    from pdgate.gateway.batch.sqlite import SqliteState
+    from pdgate.gateway.batch.sharing import opened
     from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
 
     folder = Path(given.folder)
-    state, files = SqliteState(folder), folder / "files"
+    state, files = opened(given.state, folder), folder / "files"
     blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
     archive = Archive(blobs)
     limits = BatchLimits(
@@ -220,12 +220,12 @@ def batches(core: GatewayCore, service: Service) -> Component:
         most_stored=StoredBatch(MOST_FILES, given.max_stored_bytes),
         keep_seconds=given.keep_days * 86400,
     )
-    runner = Runner(service, state, archive, limits, core.crowd, core.prober.first_round)
+    ready = core.prober.first_round
+    runner = Runner(service, state.led, state.lead, archive, limits, core.crowd, ready)
     return Component(
         jobs={"batches": runner.run},
-        close=state.close,
         collect=partial(metrics.batches, runner),
-        serves=[routes(Books(service, state, archive, limits, runner.look))],
+        serves=[routes(Books(service, state.routed, archive, limits, runner.look))],
         owns=(FILES, BATCHES),
     )
 
