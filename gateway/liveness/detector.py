@@ -172,10 +172,11 @@ class Detector:
             return
         log.warning(
             "%s is given up (%s): silent for %.1f s, port refused for %.1f s, /health unanswered for "
-            "%.1f s, counters unmoved for %.1f s; legs ended: %d",
-            engine.id, found.value, seen.silent, seen.refusing, seen.mute, seen.still, len(waiting),
+            "%.1f s, counters unmoved for %.1f s; expected a prompt in %.2f s, a step in %.2f s; "
+            "legs ended: %d",
+            engine.id, found.value, seen.silent, seen.refusing, seen.mute, seen.still,
+            seen.expected, seen.step, len(waiting),
         )  # fmt: skip
-        silence.condemned_since = silence.since
         self._keep_calls_from(engine.id, found, now)
         endpoint = self._endpoints.get(engine.id)
         if endpoint is not None:
@@ -201,6 +202,4 @@ class Detector:
             moved = silence is None or silence.sign > since
             if moved or now - since >= STUCK_SECONDS:
                 del self._stuck[instance_id]
-                if silence is not None:
-                    silence.condemned_since = None
                 self._endpoints.free(instance_id)

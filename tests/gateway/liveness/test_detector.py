@@ -76,6 +76,43 @@ def test_a_leg_that_came_just_before_the_end_does_not_wait_as_long_again() -> No
         assert now <= SECONDS + 3
 
 
+def test_a_leg_that_comes_while_another_waits_does_not_wait_as_long_again_if_that_one_ends() -> (
+    None
+):
+    """As one that decode gives up by itself, or whose client goes."""
+    first, late = Leg(D0), Leg(D0)
+    legs = [first]
+    watching = detector_of(legs)
+    now = 0.0
+    late.has_begun = False
+    while not late.ended:
+        now += SWEEP_SECONDS
+        if now == SECONDS - 2:
+            late.heard = now - 0.1
+            legs.append(late)
+        if now == SECONDS - 1:
+            legs.remove(first)
+        watching.sweep(now)
+        assert now <= SECONDS + 2
+
+
+def test_a_leg_that_comes_after_another_has_ended_is_given_its_own_time() -> None:
+    first, late = Leg(D0), Leg(D0)
+    legs = [first]
+    watching = detector_of(legs)
+    now = 0.0
+    late.has_begun = False
+    while not late.ended:
+        now += SWEEP_SECONDS
+        if now == SECONDS - 2:
+            legs.remove(first)
+        if now == SECONDS - 1:
+            late.heard = now - 0.1
+            legs.append(late)
+        watching.sweep(now)
+    assert 2 * SECONDS - 1.5 <= now <= 2 * SECONDS + 2
+
+
 def test_time_in_which_nobody_listened_is_no_silence() -> None:
     leg = Leg(D0)
     at = sweep_until_the_end(detector(leg), leg, late=3 * SECONDS)
