@@ -56,9 +56,7 @@ def _add_vllm(router: EngineRoutes, control: EngineControl) -> None:
 
     @router.post("/reset_prefix_cache")
     async def reset_prefix_cache() -> Response:
-        # As vLLM, which does not say whether it was done.
-        await control.flush()
-        return Response()
+        return JSONResponse({"success": await control.flush()})
 
     @router.post("/sleep")
     async def sleep(http: Request) -> Response:

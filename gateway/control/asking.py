@@ -61,6 +61,12 @@ class EngineReply:
         return not (isinstance(self.body, dict) and self.body.get("success") is False)
 
     @property
+    def busy(self) -> bool:
+        """Whether it cannot empty its caches yet: SGLang says 400 while requests run, vLLM that it had no success
+        while blocks are held, as by a prompt that no decode engine has fetched."""
+        return self.status == 400 or (self.status == 200 and not self.ok)
+
+    @property
     def refused(self) -> bool:
         return self.status is not None and not self.ok
 

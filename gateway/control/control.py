@@ -47,9 +47,11 @@ from pdgate.scheduling.endpoints import Endpoints
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 0.05
-FLUSH_SECONDS: Final = 10.0
-"""For an engine that says that it is not idle yet, a moment after its last answer."""
+FLUSH_SECONDS: Final = 40.0
+"""For an engine that says that it is not idle yet: a moment after its last answer, or while a prefill engine keeps a
+prompt that its decode engine never fetched, which most do for 30 s (protocols/dialects: LEASE_SECONDS)."""
 FLUSH_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 1.0
 
 
 class CallsRun(GatewayError):
@@ -299,17 +301,18 @@ class Control:
 
     async def _flushed(self, target: str, engines: Sequence[ControlledEngine]) -> list[EngineReply]:
         """Asked again, for a while, of those that are not idle yet."""
-        until = monotonic() + FLUSH_SECONDS
+        until, pause = monotonic() + FLUSH_SECONDS, FLUSH_PAUSE_SECONDS
         found: dict[str, EngineReply] = {}
         left = list(engines)
         while left:
             replies = await ask_all(self._access, left, "POST", target, b"{}", self._engine_seconds)
             found |= {reply.engine.url: reply for reply in replies}
-            left = [reply.engine for reply in replies if reply.status == 400]
+            left = [reply.engine for reply in replies if reply.busy]
             if monotonic() > until:
                 break
             if left:
-                await asyncio.sleep(FLUSH_PAUSE_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         return [found[engine.url] for engine in engines]
 
     async def _hold(self, work: "_Work", state: HeldState, mode: str, *, quiet: bool) -> None:

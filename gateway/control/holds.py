@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Final
 
 from pdgate.forwarders.record import Record
-from pdgate.gateway.control.state import HeldState
+from pdgate.gateway.control.state import FROZEN, HeldState
 from pdgate.protocols.errors import CallAborted, CallsHeld, GatewayError
 
 LONGEST_ADVICE_SECONDS: Final = 60
@@ -107,6 +107,10 @@ class Holds:
         if monotonic() > self.fresh_until:
             self._wake()
         self.fresh_until = monotonic() + seconds
+
+    def stopped(self, models: Collection[str]) -> bool:
+        """Whether engines of one of these were told to keep the calls that run, and to do nothing."""
+        return bool(self.state.held) and FROZEN in self.state.reasons(models)
 
     def running(self, models: Collection[str]) -> int:
         return sum(1 for call in self._running.values() if call.model in models)

@@ -36,6 +36,10 @@ class Effect(Enum):
     ABORT = auto()
 
 
+MEMORY_TAGS: Final = ("weights", "kv_cache")
+"""What sleeps and wakes apart, where a request names tags, and without which no call can be served."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlRoute:
     """
@@ -43,6 +47,7 @@ class ControlRoute:
         flush: Path at which engines of these words empty their KV caches, tiers included.
         modes: What they may be told to do with calls that run, the default first; none if they are not
             told, and the choice is the gateway's.
+        parts: Of an engine's memory, that it is about where a request names none.
     """
 
     path: str
@@ -50,6 +55,7 @@ class ControlRoute:
     methods: tuple[str, ...]
     flush: str
     modes: tuple[str, ...] = ()
+    parts: tuple[str, ...] = MEMORY_TAGS
 
     @property
     def in_query(self) -> bool:
@@ -86,7 +92,9 @@ ROUTES: Final[Sequence[ControlRoute]] = (
     _vllm("/is_paused", Effect.ASK, _GET),
     _vllm("/abort_requests", Effect.ABORT),
     _vllm("/init_weight_transfer_engine", Effect.ASK),
+    _vllm("/shutdown_weight_transfer_engine", Effect.ASK),
     _vllm("/start_weight_update", Effect.START),
+    _vllm("/start_draft_weight_update", Effect.START),
     _vllm("/update_weights", Effect.UPDATE),
     _vllm("/finish_weight_update", Effect.FINISH),
     _vllm("/update_weight_version", Effect.ASK),
@@ -95,10 +103,12 @@ ROUTES: Final[Sequence[ControlRoute]] = (
     _vllm("/get_world_size", Effect.ASK, _GET),
     _vllm("/collective_rpc", Effect.UPDATE),
     _vllm("/sleep", Effect.SLEEP, _POST, ABORT, WAIT, "keep"),
+    ControlRoute("/release_kv_cache_memory", Effect.SLEEP, _POST, VLLM_FLUSH, parts=("kv_cache",)),
     _vllm("/wake_up", Effect.WAKE),
     _vllm("/is_sleeping", Effect.ASK, _GET),
     _vllm("/reset_prefix_cache", Effect.FLUSH),
     _vllm("/reset_mm_cache", Effect.ASK),
+    _vllm("/reset_encoder_cache", Effect.ASK),
     _sglang("/pause_generation", Effect.PAUSE, _POST, ABORT, "retract", "in_place"),
     _sglang("/continue_generation", Effect.RESUME),
     _sglang("/abort_request", Effect.ABORT),
@@ -118,18 +128,15 @@ ROUTES: Final[Sequence[ControlRoute]] = (
 
 PATHS: Final = frozenset(route.path for route in ROUTES)
 
-MEMORY_TAGS: Final = ("weights", "kv_cache")
-"""What sleeps and wakes apart, where a request names tags, and without which no call can be served."""
-
 
 def tags_of(route: ControlRoute, query: Mapping[str, Sequence[str]], body: Any) -> tuple[str, ...]:
-    """The parts of an engine's memory that a request is about: all of it where none is named."""
+    """The parts of an engine's memory that a request is about."""
     if route.in_query:
         said: Any = query.get("tags") or ()
     else:
         said = body.get("tags") if isinstance(body, dict) else ()
     if not isinstance(said, list | tuple) or not said:
-        return MEMORY_TAGS
+        return route.parts
     return tuple(tag for tag in MEMORY_TAGS if tag in said)
 
 

@@ -131,7 +131,7 @@ def build(
         [
             components.call_path(core),
             components.process(core),
-            components.health(core),
+            components.health(core, service.holds),
             components.keys(core, signed),
             components.disaggregation_rule(core),
             components.drained_instances(

@@ -25,6 +25,7 @@ from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import breaker_limits, rule_of
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.config.setting import OnReload
+from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import DiscoveryStatus
 from pdgate.gateway.engine_addresses import EngineAddresses
@@ -99,13 +100,18 @@ def process(core: GatewayCore) -> Component:
     )
 
 
-def health(core: GatewayCore) -> Component:
+def health(core: GatewayCore, holds: Holds | None) -> Component:
     """Probes, and the detector of silent engines."""
     settings, instances, prober = core.settings, core.endpoints, core.prober
     gone = core.execution.gone
     prober.on_gone = gone
     detector = Detector(
-        core.upstream.legs, instances, settings.health.frozen_seconds, gone, core.access
+        core.upstream.legs,
+        instances,
+        settings.health.frozen_seconds,
+        gone,
+        core.access,
+        lambda endpoint: holds is not None and holds.stopped(endpoint.models),
     )
 
     def collect() -> Iterator[Samples]:

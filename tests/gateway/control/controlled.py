@@ -22,12 +22,14 @@ class Controlled(Engine):
     Attributes:
         orders: (path with query, body) of what it was told, calls left out.
         answers: Path -> what it says to that; GOOD unless there is one.
+        first: Path -> what it says to that at first, one after another.
     """
 
     def __init__(self, role: Role, script: Script | None = None, *models: str) -> None:
         super().__init__(role, script, *models)
         self.orders: list[tuple[str, Any]] = []
         self.answers: dict[str, bytes] = {}
+        self.first: dict[str, list[bytes]] = {}
 
     async def serve(self, peer: Peer) -> None:
         method, target, _ = peer.request.line.decode().split(" ")
@@ -37,7 +39,8 @@ class Controlled(Engine):
             return
         body = peer.request.body
         self.orders.append((f"{method} {target}", json.loads(body) if body else None))
-        await peer.send(self.answers.get(path, GOOD))
+        first = self.first.get(path)
+        await peer.send(first.pop(0) if first else self.answers.get(path, GOOD))
 
     @property
     def paths(self) -> list[str]:

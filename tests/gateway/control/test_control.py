@@ -193,6 +193,17 @@ async def test_what_wakes_in_parts_takes_calls_when_all_of_it_is_awake(tmp_path:
     assert engine.orders[1] == ("POST /resume_memory_occupation", {"tags": ["weights"]})
 
 
+async def test_kv_memory_that_was_given_back_is_awake_with_the_cache_alone(tmp_path: Path) -> None:
+    engine = Controlled(Role.PLAIN)
+    async with controlling(tmp_path, engine) as gateway:
+        assert (await tell(gateway, "/pause"))[1]["held"] == ["paused"]
+        _, said = await tell(gateway, "/release_kv_cache_memory")
+        assert said["held"] == ["paused", "asleep:kv_cache"]
+        assert (await tell(gateway, "/wake_up?tags=kv_cache"))[1]["held"] == ["paused"]
+        assert (await tell(gateway, "/resume"))[1]["held"] == []
+        assert (await gateway.chat()).status_code == 200
+
+
 async def test_an_engine_that_fails_an_update_gets_no_calls_until_one_succeeds_there(
     tmp_path: Path,
 ) -> None:
@@ -211,6 +222,28 @@ async def test_an_engine_that_fails_an_update_gets_no_calls_until_one_succeeds_t
         for _ in range(4):
             assert (await gateway.chat()).status_code == 200
         assert len(bad.calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "flush", "busy"),
+    [
+        (UPDATE, "/flush_cache", as_json({"success": False}, b"400 Bad Request")),
+        # vLLM, while blocks are held.
+        ("/update_weights", "/reset_prefix_cache", as_json({"success": False})),
+    ],
+    ids=["sglang", "vllm"],
+)
+async def test_an_engine_that_cannot_empty_its_caches_yet_is_asked_again(
+    tmp_path: Path, target: str, flush: str, busy: bytes
+) -> None:
+    engine = Controlled(Role.PLAIN)
+    engine.first[flush] = [busy, busy]
+    async with controlling(tmp_path, engine) as gateway:
+        status, said = await tell(gateway, target, DISK)
+
+    assert (status, said["left_out"], said["held"]) == (200, [], [])
+    assert [one["ok"] for one in said["flushed"]] == [True]
+    assert len([path for path in engine.paths if flush in path]) == 3
 
 
 async def test_an_operator_can_let_an_engine_in_that_was_left_out(tmp_path: Path) -> None:
