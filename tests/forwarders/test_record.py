@@ -91,6 +91,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "status": 200,
         "outcome": "ok",
         "tokens": None,
+        "session": None,
         "attempts": [
             {
                 "decision": {"taken": "split", "reason": "always asked for", "expected_ms": {}},
