@@ -32,7 +32,7 @@ PROMPTS: Final = [
     prompt(100, "what all begin with") + prompt(10, f"control {number}") for number in range(4)
 ]
 """They begin alike, so that KV of old weights would be met again."""
-LONG_TOKENS: Final = 400
+LONG_TOKENS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
