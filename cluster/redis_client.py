@@ -37,8 +37,9 @@ async def cancellable(answer: Awaitable[T]) -> T:
     """The answer; raise CancelledError if we were cancelled while it came, whatever it is.
 
     redis-py sends inside asyncio.wait_for, which until Python 3.12 takes a result that is there
-    already for more important than being cancelled at that moment. A loop that asks for ever
-    would then go on for ever, and the process that waits for it would never end.
+    already for more important than being cancelled at that moment, and an error that Redis says is
+    one, too. A loop that asks for ever would then go on for ever, and the process that waits for
+    it would never end.
 
     Source: CPython 3.11, asyncio/tasks.py, wait_for; redis-py 7.4, asyncio/connection.py,
     send_packed_command.
@@ -46,7 +47,12 @@ async def cancellable(answer: Awaitable[T]) -> T:
     task = asyncio.current_task()
     # Cleaning up after a cancellation may still ask.
     before = task.cancelling() if task else 0
-    found = await answer
+    try:
+        found = await answer
+    except Exception:
+        if task and task.cancelling() > before:
+            raise asyncio.CancelledError from None
+        raise
     if task and task.cancelling() > before:
         raise asyncio.CancelledError
     return found

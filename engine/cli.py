@@ -20,7 +20,10 @@ THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"
 
 def engine(
     model: Annotated[
-        str | None, typer.Option(help="Folder of a Hugging Face Llama model; none for a tiny one.")
+        str | None,
+        typer.Option(
+            help="Folder of a Hugging Face Llama model, or pdgate-tiny, the default, or pdgate-tiny-mtp."
+        ),
     ] = None,
     served_model_name: Annotated[
         list[str] | None, typer.Option(help="What clients call it; repeatable; * for any name.")
@@ -74,6 +77,13 @@ def engine(
             help="Receive pages whole from a prefill of another --tp, and transpose (neuron).",
         ),
     ] = False,
+    read_back: Annotated[
+        bool,
+        typer.Option(
+            "--read-back",
+            help="Decode keeps the KV of a turn, and prefill may read it for the next one (vllm-nixl).",
+        ),
+    ] = False,
     transfer: Annotated[
         str,
         typer.Option(help="KV transfer backend: shm, tcp, ...; help lists all and their options."),
@@ -107,6 +117,12 @@ def engine(
     blocks: Annotated[int, typer.Option(help="KV blocks that there are.")] = 512,
     max_num_seqs: Annotated[int, typer.Option(help="Most requests in a step.")] = 64,
     max_num_batched_tokens: Annotated[int, typer.Option(help="Most tokens in a step.")] = 512,
+    speculate: Annotated[
+        int,
+        typer.Option(
+            help="Tokens to guess and verify beside each that is due; 0 for none, 16 at most."
+        ),
+    ] = 0,
     max_model_len: Annotated[
         int | None,
         typer.Option(help="Longest prompt and answer together; else what the blocks hold."),
@@ -168,6 +184,9 @@ def engine(
     admin_token_file: Annotated[
         str, typer.Option(help="Serve /admin/role for who knows the token in this file.")
     ] = "",
+    control: Annotated[
+        bool, typer.Option("--control", help="Serve /pause, /update_weights and the like.")
+    ] = False,
     advertise_host: Annotated[
         str, typer.Option(help="What others dial, if --host is a wildcard.")
     ] = "",
@@ -189,6 +208,12 @@ def engine(
         Literal["debug", "info", "warning", "error"], typer.Option(help="From here on.")
     ] = "info",
     threads: Annotated[int, typer.Option(help="Of the linear algebra library.")] = 1,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="cpu or cuda:N: compute with PyTorch there (extra `torch`).", show_default="NumPy"
+        ),
+    ] = "",
     check: Annotated[
         bool,
         typer.Option("--check", help="Say what stands against a start by these flags, and end."),
@@ -225,6 +250,7 @@ def engine(
             store=kv_store,
             neuron_layer_wise=neuron_layerwise,
             neuron_whole_pages=neuron_whole_pages,
+            read_back=read_back,
             transfer=transfer,
             transfer_options=tuple(transfer_option or ()),
             tp=tp,
@@ -234,6 +260,7 @@ def engine(
             blocks=blocks,
             max_seqs=max_num_seqs,
             max_step_tokens=max_num_batched_tokens,
+            speculate=speculate,
             max_model_tokens=max_model_len,
             default_max_tokens=default_max_tokens or None,
             head_first=head_first,
@@ -254,6 +281,7 @@ def engine(
             etcd_user_file=etcd_user_file,
             etcd_ca_file=etcd_ca_file,
             admin_token_file=admin_token_file,
+            control=control,
             advertise_host=advertise_host,
             place=Place(on_host, rack, zone),
             kv_events_port=kv_events_port,
@@ -261,6 +289,7 @@ def engine(
             goodbye_seconds=shutdown_timeout,
             log_level=log_level,
             threads=threads,
+            device=device,
         )
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -37,11 +37,13 @@ class Pages:
         block_ids: In prompt order; block i holds tokens [i * block_tokens, ...).
         tokens: How many leading tokens of the sequence they hold, or shall hold.
         cached_tokens: How many of them the prefix cache gave, so they were not computed.
+        state: What the model made of the last of these tokens (engine/speculation.py), of pages to keep; empty for none.
     """
 
     block_ids: Sequence[int]
     tokens: int
     cached_tokens: int = 0
+    state: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,16 @@ class Load:
 
     At least one token. The core computes the last prompt token in any case, as it needs its
     logits; unless it is loaded too, and the token after it comes by `Core.sampled`.
+
+    Attributes:
+        keep: What becomes of the pages when the request finishes; None where they are free then.
+        optional: What does not come is computed.
     """
 
     tokens: int
     ticket: Any
+    keep: "Keep | None" = None
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,13 @@ class Core(messenger.MessengerCore, Protocol):
         """Prefill sampled this first token of the answer. Comes before `loaded`.
 
         A core that computes the last prompt token in any case ignores it.
+        """
+        return
+
+    def came_along(self, request_id: str, state: bytes) -> None:
+        """Prefill gave this along with the pages, `Pages.state` of its own. Comes before `loaded`.
+
+        A core that guesses no tokens ignores it.
         """
         return
 
@@ -238,6 +253,13 @@ class Connector(ABC):
 
     def server_info(self) -> Mapping[str, Any]:
         """What GET /server_info says of us; nothing where there is no such route."""
+        return {}
+
+    def routes(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        """Paths that only this protocol has, and what answers a GET, or the object that was POSTed there.
+
+        On the thread of HTTP, and without waiting; each raises ValueError for what means nothing.
+        """
         return {}
 
     def told(self, word: Any) -> None:

@@ -3,14 +3,18 @@
     any thread      submit, abort, loaded, release ...  --inbox-->  core thread: Work
     core thread     outputs of a step, as one batch     --deliver-> the asker
 
-The thread sleeps on a condition while there is nothing to do: no polling, no spinning.
+The thread sleeps on a condition while there is nothing to do: no polling, no spinning. When it fails, all requests are
+answered, and it stays to take back the pages that peers are still in, until it is told to stop.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
+from typing import Any, Final
 
 from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.tiers import Tier
@@ -18,11 +22,13 @@ from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Faults, StepPace
-from pdgate.engine.request import Output, Refusal, Request
+from pdgate.engine.request import Finish, Output, Refusal, Request
 from pdgate.engine.stats import EngineGauges, EngineStats
-from pdgate.engine.work import Options, Work
+from pdgate.engine.work import Done, Options, Work
 
 log = logging.getLogger(__name__)
+
+DIED: Final = "the engine core died"
 
 Deliver = Callable[[Sequence[Output]], None]
 
@@ -49,8 +55,15 @@ class EngineCore:
         self._deliver = deliver
         self._pace = pace or StepPace()
         self._work = Work(model, layout, memory, options or Options(), faults or Faults())
-        self._inbox: list[Callable[[], None]] = []
+        self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
+        if options is not None and options.tiers is not None and options.journal is not None:
+            # A turn of the core says what became of blocks in the tiers, also where nothing is computed.
+            options.tiers.stir = partial(self._post, lambda: None)
+        self._paused = False
+        self._frozen = False
+        self._postponed: dict[str, Callable[[], None]] = {}
+        self._when_idle: list[Future[None]] = []
         self._stopping = False
         self._over = False
         self._failed = False
@@ -78,7 +91,9 @@ class EngineCore:
         """End everything as failed: what the core computes with is gone."""
 
         def die() -> None:
-            raise error
+            # It may have noticed by itself.
+            if not self._failed:
+                raise error
 
         self._post(die)
 
@@ -109,8 +124,7 @@ class EngineCore:
     def submit(self, request: Request, accepted: Callable[[], None] | None = None) -> None:
         """`accepted`: called on the core's thread once it is not refused any more."""
         if not self._post(partial(self._submit, request, accepted)):
-            refusal = Refusal("the engine has stopped")
-            self._deliver([Output(request.id, refusal=refusal)])
+            self._refuse(request.id, "the engine has stopped")
 
     def submit_prefill(
         self,
@@ -130,16 +144,83 @@ class EngineCore:
         vocabulary = self.model.config.vocab_size
         if not all(0 <= token < vocabulary for token in prompt):
             raise ValueError(f"token ids must lie in [0, {vocabulary})")
-        self._post(partial(self._work.prefill, request_id, prompt, tokens, keep, load))
+        self._post(partial(self._prefill, request_id, prompt, tokens, keep, load))
 
     def abort(self, request_id: str) -> None:
-        self._post(partial(self._work.abort, request_id))
+        self._post(partial(self._abort, request_id))
+
+    @property
+    def paused(self) -> bool:
+        """Requests wait until `resume`."""
+        return self._paused
+
+    def pause(self, *, frozen: bool) -> None:
+        """Requests that come wait; with `frozen` those that run do, too."""
+
+        def act() -> None:
+            self._paused, self._frozen = True, frozen
+
+        self._post(act)
+
+    def resume(self) -> None:
+        def act() -> None:
+            self._paused = self._frozen = False
+            postponed, self._postponed = self._postponed, {}
+            for submit in postponed.values():
+                submit()
+
+        self._post(act)
+
+    def abort_all(self) -> None:
+        """All that run."""
+        self._post(self._work.abort_all)
+
+    def idle(self) -> "Future[None]":
+        """Done when no request runs, at the end of a step."""
+        done: Future[None] = _future()
+        if not self._post(partial(self._when_idle.append, done)):
+            done.set_result(None)
+        return done
+
+    def forget_prefixes(self) -> "Future[bool]":
+        """Whether that was done: not while a request runs."""
+        return self._unless_live(self._work.forget_prefixes)
+
+    def use(self, model: LoadedModel, of: str) -> "Future[bool]":
+        """Other weights; whether that was done: not while a request runs."""
+
+        def act() -> None:
+            self._work.use(model, of)
+            self.model = model
+
+        return self._unless_live(act)
+
+    def _unless_live(self, act: Callable[[], None]) -> "Future[bool]":
+        done: Future[bool] = _future()
+
+        def decide() -> None:
+            if idle := not self._work.live:
+                act()
+            done.set_result(idle)
+
+        if not self._post(decide):
+            done.set_result(False)
+        return done
+
+    def _abort(self, request_id: str) -> None:
+        if self._postponed.pop(request_id, None) is None:
+            self._work.abort(request_id)
+        else:
+            self._deliver([Output(request_id, finish=Finish.ABORT)])
 
     def loaded(self, request_id: str, error: str | None = None) -> None:
         self._post(partial(self._work.loaded, request_id, error))
 
     def sampled(self, request_id: str, token: int) -> None:
         self._post(partial(self._work.sampled, request_id, token))
+
+    def came_along(self, request_id: str, state: bytes) -> None:
+        self._post(partial(self._work.came_along, request_id, state))
 
     def gave_up(self, request_id: str, error: str) -> None:
         self._post(partial(self._work.gave_up, request_id, error))
@@ -148,8 +229,23 @@ class EngineCore:
         self._post(partial(self._work.release, request_id))
 
     def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+        if self._failed:
+            self._refuse(request.id, DIED)
+            return
+        if self._paused:
+            self._postponed[request.id] = partial(self._submit, request, accepted)
+            return
         if self._work.submit(request) and accepted is not None:
             accepted()
+
+    def _prefill(self, request_id: str, *asked: Any) -> None:
+        if self._failed:
+            self._work.hooks.dropped(request_id, DIED)
+        else:
+            self._work.prefill(request_id, *asked)
+
+    def _refuse(self, request_id: str, why: str) -> None:
+        self._deliver([Output(request_id, refusal=Refusal(why))])
 
     def _post(self, act: Callable[[], None]) -> bool:
         """False when the thread will do nothing any more."""
@@ -165,43 +261,67 @@ class EngineCore:
             while self._turn():
                 pass
         except Exception:  # the last stop of a thread: its waiters must hear of it
-            log.exception("the engine core died")
+            log.exception(DIED)
             self._failed = True
+            self._end()
+            self._settle()
+            return
+        with self._wake:
+            self._over = True
         self._end()
 
     def _end(self) -> None:
         """Answers everybody, also those who came while we stopped."""
+        self._obey_at_the_end()
+        self._paused, postponed, self._postponed = False, self._postponed, {}
+        for submit in postponed.values():
+            submit()
+        why = DIED if self._failed else "the engine is shutting down"
+        self._work.shut_down(why, failed=self._failed)
+        self._deliver(self._work.take_outputs())
+        self._tell_idle()
+
+    def _settle(self) -> None:
+        """Until it is told to stop: a load that ends, and a reader that leaves, give pages back."""
+        while not self._stopping:
+            self._obey_at_the_end()
+            self._tell_idle()
+            self._sleep(None)
         with self._wake:
             self._over = True
-            acts, self._inbox = self._inbox, []
-        why = "the engine core died" if self._failed else "the engine is shutting down"
-        try:
-            for act in acts:
-                act()
-            self._work.shut_down(why, failed=self._failed)
-        finally:
-            self._deliver(self._work.take_outputs())
+        self._obey_at_the_end()
+        self._tell_idle()
+
+    def _obey_at_the_end(self) -> None:
+        while self._inbox:
+            try:
+                self._inbox.popleft()()
+            except Exception:  # it costs what it was about, and no other
+                log.exception("the engine core could not do what it was told at its end")
+
+    def _tell_idle(self) -> None:
+        waiting, self._when_idle = self._when_idle, []
+        for each in waiting:
+            each.set_result(None)
 
     def _turn(self) -> bool:
         """One step and what goes with it; False when it is time to stop."""
-        for act in self._take_inbox():
-            act()
+        # What comes behind one that raises stays there, to be answered at the end.
+        for _ in range(len(self._inbox)):
+            self._inbox.popleft()()
         self._work.end_leases()
         begun = time.monotonic()
-        done = self._work.step()
+        done = Done() if self._frozen else self._work.step()
         self._work.tell()
         if least := self._pace.least_seconds(done.prompts, done.decodes, done.read):
             self._linger(begun + least)
         if outputs := self._work.take_outputs():
             self._deliver(outputs)
+        if self._when_idle and not self._work.live:
+            self._tell_idle()
         if done.idle:
             self._sleep(self._work.next_lease_end)
         return not self._stopping
-
-    def _take_inbox(self) -> list[Callable[[], None]]:
-        with self._wake:
-            acts, self._inbox = self._inbox, []
-        return acts
 
     def _sleep(self, until: float | None) -> None:
         """Until there is something to do, or a lease ends."""
@@ -213,3 +333,10 @@ class EngineCore:
         """The pace asks for it; only stopping cuts it short."""
         with self._wake:
             self._wake.wait_for(lambda: self._stopping, until - time.monotonic())
+
+
+def _future() -> "Future[Any]":
+    """One that who waits for it cannot cancel, as it is ended by another thread."""
+    made: Future[Any] = Future()
+    made.set_running_or_notify_cancel()
+    return made

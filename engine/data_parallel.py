@@ -15,7 +15,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -36,7 +36,7 @@ class RankRouter:
         self._page = RankMetrics([service for service, _ in ranks])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             # Lifespan: none of ours has one.
             await self._ranks[0][1](scope, receive, send)
         elif scope["path"] == "/metrics":
@@ -44,7 +44,7 @@ class RankRouter:
         elif scope["path"] == "/health":
             await self._sickest()(scope, receive, send)
         else:
-            said = Request(scope).headers.get(HEADER, "")
+            said = HTTPConnection(scope).headers.get(HEADER, "")
             # As vLLM: what is no number at all names no rank.
             digits = said.lstrip("0")[:MOST_DIGITS] or "0"
             rank = int(digits) if said.isdecimal() and said.isascii() else self._idlest()

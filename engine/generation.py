@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pdgate.engine.constrained.grammar import Guide
+from pdgate.engine.choosing import TokenChoice
 from pdgate.engine.detokenize import Detokenizer, StopText
+from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.tokenizer import Tokenizer
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.request import Finish, Logprob, Output, Refusal, Request
-from pdgate.engine.sampling import Sampler, logprob
+from pdgate.engine.sampling import logprob
+from pdgate.engine.speculation import TokenState, guesses
 
 
 class Generation:
     """
+    Attributes:
+        state: Of the last token that was computed, where tokens are guessed from it.
+
     Args:
         positions: The longest sequence that the model computes, prompt included.
     """
@@ -21,16 +26,11 @@ class Generation:
         sampling = request.sampling
         self.request = request
         self.first_token: int | None = None
-        self.count = 0
+        self.state: TokenState | None = None
         self._room = min(sampling.max_tokens, positions - len(request.prompt))
-        self._sampler = Sampler(sampling)
         self._text = Detokenizer(tokenizer, request.prompt)
         self._stop_text = StopText(sampling.stop, sampling.include_stop)
-        self._guide = Guide(sampling.grammar) if sampling.grammar is not None else None
-        # After the end of what the answer has to be, nothing else may come.
-        ignored = sampling.ignore_eos and self._guide is None
-        eos_ids = frozenset() if ignored else tokenizer.eos_ids
-        self._ends = eos_ids | sampling.stop_token_ids
+        self._choice = TokenChoice(sampling, tokenizer.eos_ids)
         self._prompt_logprobs: list[Logprob | None] = []
         if sampling.prompt_logprobs is not None:
             self._prompt_logprobs = [None] * len(request.prompt)
@@ -48,11 +48,10 @@ class Generation:
     def next(self, logits: Floats) -> Output:
         """Samples a token from `logits` [vocab]."""
         sampling = self.request.sampling
-        allowed = None if self._guide is None else self._guide.mask
-        if allowed is not None and not allowed.any():
+        token = self._choice.choose(logits)
+        if token is None:
             refusal = Refusal("the model has no token with which the answer could go on")
             return Output(self.request.id, refusal=refusal)
-        token = self._sampler.choose(logits, self._ends if self._too_early else (), allowed)
         output = self._take(token)
         logprobs = []
         if sampling.logprobs is not None:
@@ -71,27 +70,27 @@ class Generation:
         sampling = self.request.sampling
         if sampling.logprobs is not None or sampling.prompt_logprobs is not None:
             return None
-        if token in self._ends and self._too_early:
-            return None
-        if self._guide is not None and not self._guide.mask[token]:
-            return None
-        self._sampler.skip()
-        return self._take(token)
+        return self._take(token) if self._choice.adopts(token) else None
 
     @property
-    def _too_early(self) -> bool:
-        """To end; what has to end here is never too early."""
-        if self.count >= self.request.sampling.min_tokens:
-            return False
-        return self._guide is None or self._guide.goes_on(without=self._ends)
+    def count(self) -> int:
+        """Tokens of the answer."""
+        return self._choice.count
+
+    def guesses(self, decoder: Llama, tokens: Sequence[int], most: int) -> list[int]:
+        """Tokens that may follow `tokens`, the prompt and what came of the answer: no more than the answer has
+        room for behind the one that is due. Empty without the state of the last but one.
+        """
+        most = min(most, self._room - self.count - 1)
+        if most < 1 or self.state is None or self.state.tokens != len(tokens) - 1:
+            return []
+        return guesses(decoder, self.state, tokens, self._choice.ahead(), most)
 
     def _take(self, token: int) -> Output:
         if self.count == 0:
             self.first_token = token
-        self.count += 1
-        if self._guide is not None:
-            self._guide.advance(token)
-        output = self._end(token) if token in self._ends else self._go_on(token)
+        self._choice.take(token)
+        output = self._end(token) if token in self._choice.ends else self._go_on(token)
         return replace(output, tokens=(token,))
 
     @property

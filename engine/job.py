@@ -67,11 +67,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class StepChunk:
-    """Tokens [start, start + count) of a job, to be computed in this step."""
+    """Tokens [start, start + count) of a job, to be computed in this step.
+
+    Attributes:
+        guesses: Tokens behind them, computed in case they are right; of a job with one token to compute.
+    """
 
     job: Job
     start: int
     count: int
+    guesses: tuple[int, ...] = ()
 
     @property
     def end(self) -> int:

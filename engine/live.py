@@ -27,6 +27,7 @@ class LiveRequest:
         chosen: Its connector has it computed here, though a peer was to.
         cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
+        state: Of the last token that is kept, for whoever reads the pages.
     """
 
     job: Job
@@ -37,6 +38,7 @@ class LiveRequest:
     handed: int | None = None
     chosen: bool = False
     cached: int | None = None
+    state: bytes = b""
 
     @property
     def load_never_started(self) -> bool:
@@ -46,8 +48,9 @@ class LiveRequest:
 def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
     """A request as it comes in, with what its connector planned."""
     prompt = request.prompt
-    if isinstance(plan, Keep) and plan.max_tokens is not None:
-        request = replace(request, sampling=_shorter(request.sampling, plan.max_tokens))
+    keep = plan.keep if isinstance(plan, Load) else plan if isinstance(plan, Keep) else None
+    if keep is not None and keep.max_tokens is not None:
+        request = replace(request, sampling=_shorter(request.sampling, keep.max_tokens))
     job = Job(
         request.id,
         list(prompt),
@@ -55,14 +58,15 @@ def begin(request: Request, plan: Plan, model: LoadedModel) -> LiveRequest:
         goal=len(prompt) if request.sampling.max_tokens == 0 else None,
         load=plan.tokens if isinstance(plan, Load) else None,
         every_logit=request.sampling.prompt_logprobs is not None,
-        pinned=isinstance(plan, Keep),
+        # What decode keeps is read when it is over, and not before.
+        pinned=isinstance(plan, Keep) or (isinstance(plan, Load) and plan.optional),
         salt=salt_of(request.body),
     )
     return LiveRequest(
         job,
         Generation(request, model.tokenizer, model.positions),
         load=plan if isinstance(plan, Load) else None,
-        keep=plan if isinstance(plan, Keep) else None,
+        keep=keep,
         cached_by_peer=_cached_by_peer(request.params),
         chosen=isinstance(plan, Compute),
     )
@@ -101,13 +105,16 @@ def take_handed(live: LiveRequest) -> Output | None:
 def span(chunk: StepChunk) -> TokenSpan:
     """What the model has to compute for a chunk."""
     job = chunk.job
+    tokens = job.tokens[chunk.start : chunk.end]
+    if chunk.guesses:
+        return TokenSpan([*tokens, *chunk.guesses], chunk.start, job.blocks, WantedLogits.ALL)
     if job.every_logit and chunk.start < job.prompt_tokens:
         wanted = WantedLogits.ALL
     elif chunk.completes and job.goal is None:
         wanted = WantedLogits.LAST
     else:
         wanted = WantedLogits.NONE
-    return TokenSpan(job.tokens[chunk.start : chunk.end], chunk.start, job.blocks, wanted)
+    return TokenSpan(tokens, chunk.start, job.blocks, wanted)
 
 
 def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
@@ -121,6 +128,6 @@ def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
     return Pages(tuple(held), load.tokens, job.hits), skip
 
 
-def pages_to_keep(job: Job, blocks: list[int], layout: Layout) -> Pages:
+def pages_to_keep(job: Job, blocks: list[int], layout: Layout, state: bytes) -> Pages:
     held = blocks[: layout.blocks_for(job.computed)]
-    return Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens))
+    return Pages(tuple(held), job.computed, min(job.hits, job.prompt_tokens), state)

@@ -4,11 +4,12 @@ import contextlib
 import secrets
 from collections.abc import Callable
 
-from pdgate.engine.cache.memory import KvMemory, PagedKv
+from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.connector import Connector
 from pdgate.engine.core import EngineCore
 from pdgate.engine.hand_over import registry
 from pdgate.engine.layout import Layout
+from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.peers import connector_settings, open_backend
 from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.ranks.crew import Crew, RankLost
@@ -16,7 +17,9 @@ from pdgate.engine.ranks.pages import RanksKv
 from pdgate.engine.ranks.seats import places
 from pdgate.engine.ranks.words import Start
 from pdgate.engine.settings import EngineSettings
+from pdgate.engine.speculation import state_bytes
 from pdgate.engine.starting import has_ranks
+from pdgate.engine.tensors import registered
 from pdgate.transfer.runtime.fleet import Identity
 
 Made = Callable[[PagedKv], EngineCore]
@@ -27,7 +30,7 @@ def met(
     settings: EngineSettings,
     made: Made,
     layout: Layout,
-    model_root: str,
+    model: LoadedModel,
     api_port: int,
     identity: Identity,
     lost: Callable[[str], None],
@@ -35,21 +38,30 @@ def met(
 ) -> tuple[EngineCore, Connector]:
     """A core that is not started, and its connector, which is closed by `closing`.
 
+    `state_bytes`: what a state of the model takes (speculation.py).
     Raises OSError, ValueError, LookupError, TypeError, RankLost.
     """
     if has_ranks(settings):
-        return in_ranks(settings, made, layout, model_root, api_port, lost, closing)
+        state = state_bytes(model.config.hidden_size)
+        return in_ranks(settings, made, layout, model.root, state, api_port, lost, closing)
     backend = open_backend(settings, identity)
     closing.callback(backend.close)
-    regions = [backend.allocate(layout.total_bytes) for _ in range(layout.tp)]
-    core = made(KvMemory(layout, [region.memory for region in regions]))
+    kv = registered(layout, backend, model.tensors)
+    core = made(kv.memory)
     connector = registry.connect(
         settings.protocol,
         core=core,
         layout=layout,
-        regions=regions,
+        regions=kv.regions,
         backend=backend,
-        settings=connector_settings(settings, api_port, model_root, identity),
+        settings=connector_settings(
+            settings,
+            api_port,
+            model.root,
+            identity,
+            state_bytes=state_bytes(model.config.hidden_size),
+            moment=kv.moment,
+        ),
     )
     closing.callback(connector.close)
     return core, connector
@@ -60,6 +72,7 @@ def in_ranks(
     made: Made,
     layout: Layout,
     model_root: str,
+    state_bytes: int,
     api_port: int,
     lost: Callable[[str], None],
     closing: contextlib.ExitStack,
@@ -75,6 +88,7 @@ def in_ranks(
                 api_port,
                 kv_port=0 if place.number else settings.kv_port,
                 model_root=model_root,
+                state_bytes=state_bytes,
                 engine_id=engine_id,
             )
             for place in places(layout)

@@ -109,6 +109,10 @@ class EngineMetrics(Collector):
                 "Kept pages that no decode engine fetched in time",
                 stats.leases_ended,
             ),
+            "turns": (
+                "Steps of requests from which tokens of their answer came: tokens a step",
+                stats.turns,
+            ),
             "steps": ("Steps of the core", stats.steps),
             "stepping_seconds": ("Time spent in steps", stats.stepping_seconds),
         }
@@ -139,6 +143,8 @@ class EngineMetrics(Collector):
                 yield self._gauge(name, meaning, number)
         for name, (meaning, number) in counters.items():
             yield self._counter(f"pdgate_engine_{name}", meaning, number)
+        if stats.accepted:
+            yield from self._of_guesses()
         if self._core.tiers:
             yield from self._of_tiers()
         refused = CounterMetricFamily(
@@ -149,6 +155,35 @@ class EngineMetrics(Collector):
         for (port, why), count in self._refusals.counts.items():
             refused.add_metric([self._model_name, port, why], count)
         yield refused
+
+    def _of_guesses(self) -> Iterator[Metric]:
+        """vLLM's names: a draft is what is guessed in one step of a request. Source: v1/spec_decode/metrics.py."""
+        stats = self._core.stats
+        yield self._counter(
+            "vllm:spec_decode_num_drafts", "Steps with guesses", stats.turns_with_guesses
+        )
+        yield self._counter(
+            "vllm:spec_decode_num_draft_tokens", "Tokens that were guessed", stats.guessed
+        )
+        yield self._counter(
+            "vllm:spec_decode_num_accepted_tokens", "Guesses that were right", sum(stats.accepted)
+        )
+        yield self._split(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guesses that were right, by their place in a step",
+            "position",
+            {str(place): count for place, count in enumerate(stats.accepted)},
+        )
+        for name, meaning, number in (
+            ("used", "First steps with guesses from a state of prefill's", stats.states_used),
+            ("accepted", "Guesses in them that were right", stats.states_accepted),
+            (
+                "refused",
+                "What prefill gave along and was no state to guess from",
+                stats.states_refused,
+            ),
+        ):
+            yield self._counter(f"pdgate_engine_states_{name}", meaning, number)
 
     def _of_tiers(self) -> Iterator[Metric]:
         for name, meaning in (

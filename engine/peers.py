@@ -10,6 +10,7 @@ from pdgate.engine.settings import WILDCARDS, EngineSettings
 from pdgate.protocols.instance import Role
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.runtime.fleet import Identity
 
 
@@ -33,10 +34,12 @@ def connector_settings(
     model: str,
     identity: Identity,
     *,
+    state_bytes: int | None = None,
     ranks: tuple[int, ...] = (),
     kv_port: int | None = None,
     engine_id: str = "",
     tell_ranks: Callable[[Any], object] = lambda _: None,
+    moment: Callable[[], DeviceEvent | None] = lambda: None,
 ) -> ConnectorSettings:
     """`ranks`, and what goes with them, are of one of several processes. Raises ValueError."""
     return ConnectorSettings(
@@ -54,9 +57,13 @@ def connector_settings(
         store=settings.store,
         layer_wise=settings.neuron_layer_wise,
         whole_pages=settings.neuron_whole_pages,
+        read_back=settings.read_back,
         max_seqs=settings.max_seqs,
         engine_id=engine_id or settings.engine_id,
         identity=identity,
+        state_bytes=state_bytes,
+        speculates=settings.speculate > 0,
         ranks=ranks,
         tell_ranks=tell_ranks,
+        moment=moment,
     )

@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from pdgate.engine.cache.memory import KvMemory
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.llama import TokenSpan
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats
+from pdgate.engine.tensors import own_pages
 
 STEP_TOKENS: Final = 512
 """Attention over a whole long prompt at once would take memory by its square."""
@@ -50,7 +50,7 @@ class Pooler:
             config.head_dim,
             planes=config.kv_planes,
         )
-        memory = KvMemory(layout, [memoryview(bytearray(layout.total_bytes))])
+        memory = own_pages(layout, self._model.tensors)
         for start in range(0, len(prompt), STEP_TOKENS):
             span = TokenSpan(prompt[start : start + STEP_TOKENS], start, range(blocks))
             hidden = self._model.decoder.hidden(span, memory)

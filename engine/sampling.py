@@ -7,6 +7,7 @@ Source: vLLM 0.32.0, v1/sample/sampler.py.
 """
 
 from collections.abc import Collection
+from copy import copy, deepcopy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,12 @@ class Sampler:
         sums = np.cumsum(shares[kept])
         drawn = self._random.random() * sums[-1]
         return int(kept[min(int(np.searchsorted(sums, drawn, side="right")), len(kept) - 1)])
+
+    def copy(self) -> "Sampler":
+        """One that draws the same numbers from here on."""
+        found = copy(self)
+        found._random = deepcopy(self._random)
+        return found
 
     def skip(self) -> None:
         """Another engine chose a token with this seed; the next one is drawn as if we had."""

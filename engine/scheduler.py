@@ -15,7 +15,8 @@ to be read fill a batch: a decode side that falls behind is not buried. Others p
 """
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pdgate.engine import worker_rules
 from pdgate.engine.cache import prefix
@@ -69,9 +70,17 @@ class StepScheduler:
             self._admit(chunks, handing_over)
         return EngineStep(list(chunks.values()), loads)
 
-    def advance(self, chunk: StepChunk) -> None:
-        """The KV of the chunk is in its pages."""
-        self._filled(chunk.job, chunk.end)
+    def guessing(self, chunk: StepChunk, guesses: Sequence[int], left: int) -> StepChunk:
+        """With as many of these as the step has tokens `left` and the job gets pages for; nobody gives any up."""
+        count = min(len(guesses), left)
+        while count and not self._grow(chunk.job, chunk.end + count):
+            # Those that fit into its last page.
+            count = min(count - 1, len(chunk.job.blocks) * self._pool.block_tokens - chunk.end)
+        return replace(chunk, guesses=tuple(guesses[:count]))
+
+    def advance(self, chunk: StepChunk, right: int = 0) -> None:
+        """The KV of the chunk is in its pages, and so many of its guesses were right."""
+        self._filled(chunk.job, chunk.end + right)
 
     def loaded(self, job: Job, ok: bool) -> None:
         """The load of a job in `loading` is over; what landed counts only if `ok`."""

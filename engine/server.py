@@ -42,6 +42,7 @@ from pdgate.engine.roles import EngineRoles, why_fixed
 from pdgate.engine.scheduler import StepLimits
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
 from pdgate.engine.starting import layout_of
+from pdgate.engine.tensors import open_tensors, own_pages
 from pdgate.engine.vision import MediaEncoder
 from pdgate.engine.work import Options
 from pdgate.protocols.instance import Role
@@ -62,7 +63,8 @@ def run(settings: EngineSettings) -> None:
     if settings.log_level != "debug":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     sys.setswitchinterval(SWITCH_SECONDS)
-    model = load(settings.model, settings.most_tokens)
+    tensors = open_tensors(settings.device, settings.threads)
+    model = load(settings.model, settings.most_tokens, tensors)
     with listen(settings) as listening, calm_signals():
         uvloop.run(_serve(settings, model, listening))
 
@@ -119,6 +121,13 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
         admin = []
         if settings.admin_token_file:
             admin.append(role_routes.routes(roles, secret.token(settings.admin_token_file)))
+        if settings.control:
+            # Only an engine that trainers control needs it.
+            from pdgate.engine.api import control as control_routes
+            from pdgate.engine.control import EngineControl, why_fixed_weights
+
+            why = why_fixed_weights(settings.protocol)
+            admin.append(control_routes.routes(EngineControl(services, why)))
         if publishers:
             admin.append(sources_route(publishers))
         if settings.role == "encode":
@@ -129,7 +138,7 @@ async def _serve(settings: EngineSettings, model: LoadedModel, listening: socket
             apps[0][1] if len(apps) == 1 else RankRouter(apps),
             log_level=settings.log_level,
             access_log=False,
-            ws="none",
+            ws="wsproto",
             timeout_graceful_shutdown=math.ceil(settings.goodbye_seconds + LAST_WRITE_SECONDS),
         )
         first = ranks[0][1]
@@ -169,6 +178,7 @@ def _core(
                 journal,
                 settings.hash_seed,
                 tiers,
+                settings.speculate,
             ),
             StepPace(
                 settings.min_prefill_ms / 1000,
@@ -181,14 +191,13 @@ def _core(
     with contextlib.ExitStack() as closing:
         connector: Connector | None = None
         if settings.protocol == NO_PROTOCOL:
-            shards = [memoryview(bytearray(layout.total_bytes)) for _ in range(layout.tp)]
-            core = made(KvMemory(layout, shards))
+            core = made(own_pages(layout, model.tensors))
         else:
             # Only an engine with a protocol needs a transfer backend and what it brings along.
             from pdgate.engine import meeting
 
             core, connector = meeting.met(
-                settings, made, layout, model.root, api_port, identity, lost, closing
+                settings, made, layout, model, api_port, identity, lost, closing
             )
             core.connect(connector)
         core.start()
@@ -209,7 +218,7 @@ def _tiers(
         )
     tiers = [Tier(spec) for spec in specs]
     found = Tiers(
-        tiers, NamedBlocks(memory.layout, model.root, memory.shards), weights_of(model.root)
+        tiers, NamedBlocks(memory.layout, model.root, memory.views), weights_of(model.root)
     )
     closing.enter_context(found.writing())
     return found

@@ -1,5 +1,6 @@
 """Every knob of an engine process."""
 
+import re
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Literal, get_args
 
 from pdgate.cluster import address
 from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.model.config import is_built_in
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
 
@@ -16,6 +18,8 @@ OnFailedLoad = Literal["fail", "recompute"]
 HIGHEST_PORT = 65535
 SPANS = ("lease_seconds", "goodbye_seconds", "min_prefill_ms", "min_token_ms", "min_read_ms")
 NO_PROTOCOL = "plain"
+MOST_GUESSES = 16
+DEVICE = re.compile(r"cpu|cuda(:[0-9]{1,3})?")
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -23,7 +27,7 @@ WILDCARDS = ("", "0.0.0.0", "::")
 class EngineSettings:
     """
     Attributes:
-        model: Folder of a Hugging Face Llama model; None for the built-in tiny one.
+        model: Folder of a Hugging Face Llama model, or the name of a built-in one; None for the first of these.
         served_names: What clients may call it; the first is what answers say. Empty for
             the folder's path or the built-in one's name; "*" lets every name pass.
         host: Listened on, and advertised to peers.
@@ -44,6 +48,7 @@ class EngineSettings:
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
+        read_back: With vllm-nixl, decode keeps what it has of a turn for the prefill of the next.
         neuron_whole_pages: With neuron, decode has prefill send pages whole where the two split
             the heads differently, and puts them in order; it takes the KV's memory once more.
         transfer: Which backend moves the KV.
@@ -54,6 +59,7 @@ class EngineSettings:
         dp: Data-parallel ranks: engines behind one port, with a core and a cache each.
         block_tokens, blocks: Size of a KV block, and how many there are.
         max_seqs, max_step_tokens: Limits of one step.
+        speculate: How many tokens are guessed and verified beside each that is due; 0 for none.
         max_model_tokens: Longest prompt and answer together; None for what model and
             blocks allow.
         default_max_tokens: Of a chat that names no limit; None for all the room there is.
@@ -73,6 +79,7 @@ class EngineSettings:
         etcd_user_file: Holds name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
+        control: Whoever reaches the port may pause it, and change its weights.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         place: Of this engine, for policies that prefer near pairs; the host may be left empty.
         kv_events_port: Where it publishes what becomes of its cached blocks, on `kv_host`; 0 takes
@@ -80,6 +87,7 @@ class EngineSettings:
         kv_events_replay_port: Where it repeats what was missed.
         goodbye_seconds: What answers under way get when the process is asked to end.
         threads: Of the linear algebra library.
+        device: Where PyTorch computes, "cpu" or "cuda:N"; empty for NumPy.
     """
 
     model: str | None = None
@@ -101,6 +109,7 @@ class EngineSettings:
     kv_tiers: tuple[str, ...] = ()
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
+    read_back: bool = False
     transfer: str = "tcp"
     transfer_options: tuple[str, ...] = ()
     tp: int = 1
@@ -110,6 +119,7 @@ class EngineSettings:
     blocks: int = 512
     max_seqs: int = 64
     max_step_tokens: int = 512
+    speculate: int = 0
     max_model_tokens: int | None = None
     default_max_tokens: int | None = 128
     head_first: bool = False
@@ -129,6 +139,7 @@ class EngineSettings:
     etcd_user_file: str = ""
     etcd_ca_file: str = ""
     admin_token_file: str = ""
+    control: bool = False
     advertise_host: str = ""
     place: Place = NOWHERE
     kv_events_port: int | None = None
@@ -136,6 +147,7 @@ class EngineSettings:
     goodbye_seconds: float = 5.0
     log_level: str = "info"
     threads: int = 1
+    device: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot work."""
@@ -150,10 +162,14 @@ class EngineSettings:
         for port in (self.port, self.kv_port, self.kv_events_port, self.kv_events_replay_port):
             if port is not None and not 0 <= port <= HIGHEST_PORT:
                 raise ValueError(f"{port} is no port; they go from 0 to {HIGHEST_PORT}")
-        if self.model is not None and not (Path(self.model) / "config.json").is_file():
+        if not (is_built_in(self.model) or (Path(self.model or "") / "config.json").is_file()):
             raise ValueError(f"{self.model} is no model: it has no config.json")
         if self.max_seqs > self.max_step_tokens:
             raise ValueError("a step must have a token for each running sequence")
+        if not 0 <= self.speculate <= MOST_GUESSES:
+            raise ValueError(
+                f"an engine guesses 0 to {MOST_GUESSES} tokens: speculate {self.speculate}"
+            )
         if self.role not in get_args(EngineRole):
             raise ValueError(f"unknown role {self.role!r}: {', '.join(get_args(EngineRole))}")
         if self.on_failed_load not in get_args(OnFailedLoad):
@@ -167,6 +183,8 @@ class EngineSettings:
             )
         if self.transfer_options and self.protocol == NO_PROTOCOL:
             raise ValueError("a plain engine transfers nothing, so it takes no transfer options")
+        if self.read_back and (self.protocol != "vllm-nixl" or self.tp * self.pp > 1):
+            raise ValueError("reading back is for engines of vllm-nixl that have one rank")
         for name in ("max_local_prefill", "max_prefill_queue"):
             given = getattr(self, name)
             if given is not None and self.protocol != "decode-first":
@@ -175,6 +193,10 @@ class EngineSettings:
                 raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
         if specs_of(self.kv_tiers) and not self.reuse_prefixes:
             raise ValueError("KV tiers keep prefixes: they need the prefix cache")
+        if self.device and not DEVICE.fullmatch(self.device):
+            raise ValueError(f"unknown device {self.device!r}: cpu, cuda or cuda:N")
+        if self.kv_tiers and self.device.startswith("cuda"):
+            raise ValueError("KV tiers copy pages that the host can touch, which a GPU's are not")
         if self.advertise_host:
             address.host(self.advertise_host)
         if self.etcd:

@@ -14,6 +14,7 @@ from pdgate.engine.model.load import config_of
 from pdgate.engine.peers import connector_settings
 from pdgate.engine.ranks import seats
 from pdgate.engine.settings import NO_PROTOCOL, EngineSettings
+from pdgate.transfer import memory
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.fleet import Identity
 
@@ -36,6 +37,20 @@ def check(settings: EngineSettings) -> None:
     transfer_options.kinds(settings.transfer)
     transfer_options.read(settings.transfer, settings.transfer_options)
     has_ranks(settings)
+    _takes_device(settings)
+
+
+def _takes_device(settings: EngineSettings) -> None:
+    if memory.kind(settings.device) != memory.CUDA:
+        return
+    if not registry.load(settings.protocol).takes_devices:
+        raise ValueError(
+            f"{settings.protocol} hands over memory of the host only: --device {settings.device}"
+        )
+    if memory.CUDA not in transfer_options.moves(settings.transfer):
+        raise ValueError(
+            f"{settings.transfer} moves no memory of a GPU: --device {settings.device}"
+        )
 
 
 def has_ranks(settings: EngineSettings) -> bool:

@@ -1,6 +1,6 @@
 """Counts of the core. Written on its thread, read anywhere: a torn read is harmless."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -10,6 +10,11 @@ class EngineStats:
     Attributes:
         prompts_chosen: Of those computed, the ones that a peer was to compute.
         first_tokens: Requests whose prompt is counted: they got their first token.
+        turns: Steps of sequences from which at least one token of an answer came.
+        turns_with_guesses, guessed: Those of them in which tokens were guessed, and how many were.
+        accepted: Guesses that were right, by their place among those of a turn.
+        states_used, states_accepted: First turns in which guesses came of a state of prefill's, and the guesses that were right.
+        states_refused: What came along with pages and was no state to guess from.
     """
 
     prompts_computed: int = 0
@@ -25,6 +30,13 @@ class EngineStats:
     loads_failed: int = 0
     loaded_bytes: int = 0
     leases_ended: int = 0
+    turns: int = 0
+    turns_with_guesses: int = 0
+    guessed: int = 0
+    accepted: list[int] = field(default_factory=list)
+    states_used: int = 0
+    states_accepted: int = 0
+    states_refused: int = 0
     steps: int = 0
     stepping_seconds: float = 0.0
 

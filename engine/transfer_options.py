@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from pdgate.protocols import options, plugins
 from pdgate.protocols.options import Value
+from pdgate.transfer.memory import HOST
 
 KIND = "transfer backend"
 
@@ -18,6 +19,12 @@ def read(backend: str, words: Sequence[str]) -> dict[str, Value]:
 def kinds(backend: str) -> dict[str, type]:
     """The options of a backend, by name. Raises LookupError."""
     return options.kinds(_maker(backend))
+
+
+def moves(backend: str) -> frozenset[str]:
+    """Kinds of memory that it takes. Raises LookupError."""
+    found: frozenset[str] = getattr(_maker(backend), "moves", frozenset({HOST}))
+    return found
 
 
 def catalogue() -> str:

@@ -27,12 +27,12 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate.engine.api import fields
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.api.service import EngineService, new_id
 from pdgate.protocols import media
 from pdgate.protocols.errors import BadRequest, GatewayError, NotFound
@@ -197,8 +197,8 @@ class MediaEncoder:
         self._place = {"peer_host": host, "peer_port": port, "size_bytes": SIZE_BYTES}
         self._kept: OrderedDict[str, bytes] = OrderedDict()
 
-    def routes(self, service: EngineService) -> APIRouter:
-        router = APIRouter()
+    def routes(self, service: EngineService) -> EngineRoutes:
+        router = EngineRoutes()
 
         @router.post("/v1/chat/completions")
         async def encode(http: Request) -> Response:
@@ -226,8 +226,8 @@ class MediaEncoder:
             )
 
         @router.get("/embeddings/{name}")
-        async def embedding(name: str) -> Response:
-            found = self._kept.get(name)
+        async def embedding(http: Request) -> Response:
+            found = self._kept.get(http.path_params["name"])
             if found is None:
                 raise NotFound("there is no such embedding here")
             return Response(found, media_type="application/octet-stream")

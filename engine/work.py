@@ -18,6 +18,7 @@ from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.prefix import BlockPool, salt_of
 from pdgate.engine.cache.tiers import Tier, Tiers
 from pdgate.engine.connector import Keep, Load
+from pdgate.engine.generation import Generation
 from pdgate.engine.hooks import HookFailed, Hooks
 from pdgate.engine.job import Job, JobState, StepChunk
 from pdgate.engine.kv_events.journal import EventJournal
@@ -38,6 +39,7 @@ from pdgate.engine.outbox import Outbox
 from pdgate.engine.pace import Faults
 from pdgate.engine.request import Finish, Output, Refusal, Request
 from pdgate.engine.scheduler import StepLimits, StepScheduler
+from pdgate.engine.speculation import TokenState, packed, unpacked
 from pdgate.engine.stats import EngineGauges, EngineStats
 
 log = logging.getLogger(__name__)
@@ -45,12 +47,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """
+    Attributes:
+        speculate: How many tokens are guessed beside each that is due; 0 for none.
+    """
+
     limits: StepLimits = field(default_factory=StepLimits)
     reuse_prefixes: bool = True
     on_failed_load: Literal["fail", "recompute"] = "fail"
     journal: EventJournal | None = None
     hash_seed: str = ""
     tiers: Tiers | None = None
+    speculate: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class Work:
         self._live: dict[str, LiveRequest] = {}
         self._retained = RetainedPages()
         self._outbox = Outbox()
+        self.stats.accepted = [0] * options.speculate
         self.hooks = Hooks()
 
     @property
@@ -118,6 +127,22 @@ class Work:
             blocks_kept=self._retained.leases.blocks,
             preemptions=scheduler.preemptions,
         )
+
+    @property
+    def live(self) -> bool:
+        """Whether there is a request that is not over."""
+        return bool(self._live)
+
+    def forget_prefixes(self) -> None:
+        """What is cached is of no more use."""
+        self._pool.forget_all()
+
+    def use(self, model: LoadedModel, of: str) -> None:
+        """Other weights, from the next step on; `of`: what tells their KV from others', in tiers."""
+        self._model = model
+        self.forget_prefixes()
+        if self._options.tiers is not None:
+            self._options.tiers.weights_are(of)
 
     @property
     def next_lease_end(self) -> float | None:
@@ -174,6 +199,10 @@ class Work:
         self.stats.requests_aborted += 1
         self._end_early(live, Output(request_id, finish=Finish.ABORT), "aborted")
 
+    def abort_all(self) -> None:
+        for request_id in list(self._live):
+            self.abort(request_id)
+
     def loaded(self, request_id: str, error: str | None) -> None:
         if (settled := self._retained.settled(request_id)) is not None:
             self._scheduler.drop(settled)
@@ -200,6 +229,19 @@ class Work:
     def sampled(self, request_id: str, token: int) -> None:
         if (live := self._live.get(request_id)) is not None:
             live.handed = token
+
+    def came_along(self, request_id: str, state: bytes) -> None:
+        live = self._live.get(request_id)
+        if live is None or live.generation is None or not self._options.speculate:
+            return
+        found = unpacked(state, self._model.config.hidden_size)
+        # Of the token before the newest: the last of the prompt, or the one that prefill sampled.
+        before = len(live.job.tokens) - (live.handed is None)
+        if found is None or found.tokens != before:
+            self.stats.states_refused += 1
+            log.warning("what came along with the KV of %s is no state to guess from", request_id)
+            return
+        live.generation.state = found
 
     def gave_up(self, request_id: str, error: str) -> None:
         """The load failed, and its pages stay taken until `loaded`: others must not use them,
@@ -238,20 +280,26 @@ class Work:
             read=sum(chunk.count for chunk in reads),
             idle=False,
         )
-        spans = [span(chunk) for chunk in step.chunks]
-        kept = [chunk for chunk in step.chunks if self._live[chunk.job.id].keep is not None]
-        computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
-        for chunk, logits in zip(step.chunks, computed, strict=True):
-            self._scheduler.advance(chunk)
-            self._computed(chunk, logits)
+        chunks = self._with_guesses(step.chunks) if self._options.speculate else step.chunks
+        spans = [span(chunk) for chunk in chunks]
+        kept = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
+        computed = self._model.decoder.forward_with_states(
+            spans, self._memory, self.hooks.watch(kept)
+        )
+        for chunk, (logits, states) in zip(chunks, computed, strict=True):
+            self._computed(chunk, logits, states)
         self.stats.steps += 1
         self.stats.stepping_seconds += self._now() - begun
         return done
 
     def tell(self) -> None:
         """What became of cached blocks, to those who listen."""
-        if self._options.journal is not None:
-            self._options.journal.flush()
+        journal, tiers = self._options.journal, self._options.tiers
+        if journal is not None:
+            if tiers is not None:
+                for news in tiers.take_news():
+                    journal.beyond(news)
+            journal.flush()
 
     def shut_down(self, why: str, *, failed: bool) -> None:
         """Ends everything. Afterwards no hook is called and no page is touched."""
@@ -259,7 +307,13 @@ class Work:
             request_id = live.job.id
             refusal = Refusal(why) if failed else None
             finish = None if failed else Finish.ABORT
-            self._end_early(live, Output(request_id, finish=finish, refusal=refusal), why)
+            output = Output(request_id, finish=finish, refusal=refusal)
+            try:
+                self._end_early(live, output, why)
+            except Exception:  # a core that has died may have left its accounts half written
+                log.exception("%s is answered, but its pages may be lost", request_id)
+                self._live.pop(request_id, None)
+                self._outbox.end_early(live, output)
         for lease in self._retained.leases.take_all():
             self._drop(lease.request_id, lease.blocks, why)
 
@@ -275,7 +329,8 @@ class Work:
         self.stats.loads_failed += 1
         log.warning("KV of %s did not arrive: %s", live.job.id, error)
         # Who computes for a peer was only saved some work, whatever its own clients want.
-        if live.keep is not None or self._options.on_failed_load == "recompute":
+        optional = live.generation is None or (live.load is not None and live.load.optional)
+        if optional or self._options.on_failed_load == "recompute":
             return
         self._scheduler.abort(live.job)
         del self._live[live.job.id]
@@ -286,20 +341,73 @@ class Work:
         for job, blocks in evicted:
             self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
 
-    def _computed(self, chunk: StepChunk, logits: Floats) -> None:
-        live = self._live[chunk.job.id]
-        if live.generation is not None and chunk.job.every_logit:
+    def _with_guesses(self, chunks: list[StepChunk]) -> list[StepChunk]:
+        """Guesses take what the step has left, and never of pages that a peer reads."""
+        left = self._options.limits.max_tokens - sum(chunk.count for chunk in chunks)
+        found = []
+        for chunk in chunks:
+            live, job = self._live[chunk.job.id], chunk.job
+            if chunk.count == 1 and chunk.completes and not (live.keep or job.every_logit):
+                assert live.generation is not None, "only a peer's prefill has none, and it is kept"
+                most = min(self._options.speculate, left) if job.goal is None else 0
+                guesses = live.generation.guesses(self._model.decoder, job.tokens, most)
+                chunk = self._scheduler.guessing(chunk, guesses, left)
+                left -= len(chunk.guesses)
+            found.append(chunk)
+        return found
+
+    def _computed(self, chunk: StepChunk, logits: Floats, states: Floats) -> None:
+        """`states` are of the tokens that the logits are of, or of the last one where there are none."""
+        live, job = self._live[chunk.job.id], chunk.job
+        if live.generation is not None and job.every_logit:
             live.generation.saw_prompt(chunk.start, logits)
-        if not chunk.completes:
+        if not chunk.completes or live.generation is None or job.goal is not None:
+            self._scheduler.advance(chunk)
+            if chunk.completes:
+                if live.keep is not None:
+                    live.state = packed(TokenState(chunk.end, states[-1]))
+                self._outbox.prompt_is_there(live)
+                self._finish(live, Output(job.id, finish=Finish.LENGTH))
             return
-        if live.generation is None or chunk.job.goal is not None:
-            self._outbox.prompt_is_there(live)
-            self._finish(live, Output(chunk.job.id, finish=Finish.LENGTH))
-            return
-        output = live.generation.next(logits[-1])
-        if not output.last:
+        outputs = self._chosen(chunk, live.generation, logits)
+        right = len(outputs) - 1
+        self._scheduler.advance(chunk, right)
+        row = states[len(states) - 1 - len(chunk.guesses) + right]
+        state = TokenState(chunk.end + right, row)
+        if live.keep is not None:
+            live.state = packed(state)
+        elif self._options.speculate:
+            self._count_guesses(chunk, right, live.generation.state)
+            live.generation.state = state
+        self.stats.turns += 1
+        for output in outputs:
+            self._said(live, output)
+
+    def _chosen(self, chunk: StepChunk, generation: Generation, logits: Floats) -> list[Output]:
+        """The next token, and those behind it for which all guesses before were right."""
+        outputs = []
+        for row, guess in zip(
+            logits[-1 - len(chunk.guesses) :], (*chunk.guesses, None), strict=True
+        ):
+            output = generation.next(row)
+            outputs.append(output)
+            if output.last:
+                break
             chunk.job.tokens.append(output.tokens[0])
-        self._said(live, output)
+            if output.tokens[0] != guess:
+                break
+        return outputs
+
+    def _count_guesses(self, chunk: StepChunk, right: int, state: TokenState | None) -> None:
+        if not chunk.guesses:
+            return
+        self.stats.turns_with_guesses += 1
+        self.stats.guessed += len(chunk.guesses)
+        for place in range(right):
+            self.stats.accepted[place] += 1
+        if state is not None and state.from_peer:
+            self.stats.states_used += 1
+            self.stats.states_accepted += right
 
     def _said(self, live: LiveRequest, output: Output) -> None:
         """A token of the answer."""
@@ -333,7 +441,7 @@ class Work:
         job = live.job
         self._retained.keep(Lease(job.id, blocks, self._now() + keep.lease_seconds))
         first = live.generation.first_token if live.generation else None
-        pages = pages_to_keep(job, blocks, self._layout)
+        pages = pages_to_keep(job, blocks, self._layout, live.state)
         return self.hooks.kept(job.id, keep, pages, first, str(output.finish))
 
     def _end_early(self, live: LiveRequest, output: Output, why: str) -> None:

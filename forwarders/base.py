@@ -19,7 +19,7 @@ where they differ):
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -30,7 +30,7 @@ import msgspec
 from pdgate.forwarders.choices import Mode
 from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
 from pdgate.forwarders.prompt import one_token, several_prompts
-from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Decision
@@ -45,6 +45,7 @@ __all__ = [
     "Forwarder",
     "HandOff",
     "Introduction",
+    "Joining",
     "Leg",
     "Merge",
     "Mode",
@@ -82,6 +83,8 @@ class Leg(msgspec.Struct, frozen=True):
         passed: What is sent instead of a POST of the body.
         awaits: What else has to be heard of it.
         addressed: Makes its body of the URL at which engines call this gateway back.
+        hears: Called with what of its answer may have fields that are not for clients.
+        read: Reads an answer that is no JSON object; raises BadRequest.
     """
 
     to: Instance
@@ -92,6 +95,12 @@ class Leg(msgspec.Struct, frozen=True):
     passed: Passed | None = None
     awaits: Awaited | None = None
     addressed: Callable[[str], Json] | None = None
+    read: Callable[[bytes], dict[str, Raw]] | None = None
+    hears: Callable[[bytes], None] | None = None
+
+
+Joining = Generator[Leg, Json, None]
+"""Legs, each sent when the one before was answered, and with what; raises EngineFailed, BadRequest."""
 
 
 class Merge(ABC):
@@ -151,6 +160,8 @@ class Forwarder(ABC):
     """How prefill engines say where they are, if decode must be told before they have answered."""
     kv: ClassVar[KvRules] = NOTHING_KEPT
     """What becomes of the KV of a split call, if decode does not come for it."""
+    one_process: ClassVar[bool] = False
+    """Whether engines take words of one gateway process alone, so that a gateway of it has one worker."""
     splits: frozenset[str] = frozenset({CHAT, COMPLETIONS})
     """Paths on which its engines hand KV over; calls of others are served by one engine."""
 
@@ -191,12 +202,26 @@ class HandOff(Forwarder):
     """Field of decode's body in which its engine takes the token ids of a chat's prompt (token_ids.py);
     empty where it takes none."""
 
+    reads_back: ClassVar[bool] = False
+    """Whether prefill can read what decode has kept of a turn before (read_back.py)."""
+
     @abstractmethod
     def prefill(self, call: Call, at: Instance) -> Leg: ...
 
     @abstractmethod
     def decode(self, call: Call, prefill: Instance, decode: Instance, reply: Json) -> Leg:
         """`reply` is what prefill answered. Raises EngineFailed if it is of no use."""
+
+    def join(self, prefill: Instance, decode: Instance) -> Joining | None:
+        """What the two have to be told before a call can cross them, once for each pair of their lives."""
+        return None
+
+    def release(self, call: Call, prefill: Instance, leg: Leg | None) -> Leg | None:
+        """What frees the KV at prefill, if no decode engine comes for it; None if that is not to be said.
+
+        `leg`: that decode has begun to answer; None where it has not, as prefill or decode failed or the client left.
+        """
+        return None
 
 
 class Rendezvous(Forwarder):
@@ -257,6 +282,13 @@ class Reserved(Protocol):
     """An engine that counts as busy until the block, or `end`, is over."""
 
     instance: Instance
+
+    @property
+    def unread_tokens(self) -> int:
+        """Of the prompt, what the engine has still to compute."""
+
+    def drop_unread(self) -> None:
+        """That will not be computed, as the call gives way."""
 
     def has_read(self, seconds: float) -> StreamWatch | None:
         """It took so long to read the prompt, and what it had to read before.

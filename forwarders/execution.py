@@ -41,11 +41,16 @@ from pdgate.forwarders.early import why_not_early
 from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.first_event import WHOLE_BYTES, good_start, good_whole
 from pdgate.forwarders.first_token import FirstTokensDiffer, FirstTokenStream
+from pdgate.forwarders.joins import Joins
 from pdgate.forwarders.kv_lease import RELEASED, KvLease, KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
+from pdgate.forwarders.pausing import Pausing
+from pdgate.forwarders.read_back import ChatTurn, KvReadBack
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
+from pdgate.forwarders.releases import Releases
+from pdgate.forwarders.resuming.gathered import GatheringRoom
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.forwarders.retry import (
     FRESH,
@@ -68,6 +73,7 @@ from pdgate.protocols.errors import (
     EngineRefused,
     EngineTooSlow,
     GatewayError,
+    GaveWay,
     KvExpired,
     NoInstance,
 )
@@ -89,9 +95,13 @@ class Execution:
         router: Its `way_of` and `policy` may be replaced between attempts.
         max_resumes: Of one stream; 0 to resume none.
         encoding: Encodes media before anything else; None where no engine does that.
+        joins: Pairs of engines that know each other, where their protocol wants that.
+        releases: What is said to prefill engines behind a call.
+        read_back: What decode engines have of earlier turns; None where it is not read back.
         told_ids: Called with a chat of which prefill was asked for the token ids, and with its answer.
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
+        room: Memory for answers that are put together of streams; None for as much as they take.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -106,29 +116,52 @@ class Execution:
         lives: Lives | None = None,
         max_resumes: int = 0,
         early_first_token: bool = False,
+        read_back: bool = False,
     ) -> None:
         self.engines = engines
         self.router = Router(engines, way_of, policy)
         self.upstream = upstream
         self.ledger = ledger or KvLedger()
         self.lives = lives or Lives()
+        self.joins = Joins(upstream, self.failed)
+        self.releases = Releases(upstream, self.ledger)
         self.encoding: EncodeStage | None = None
+        self.read_back: KvReadBack | None = None
+        self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
+        self.room: GatheringRoom | None = None
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
-        """Raises the GatewayError that the client is to see."""
-        state = FRESH
+    def read_back_is(self, wanted: bool) -> None:
+        """From the next attempt on; what is known of turns ends with it."""
+        if not wanted:
+            self.read_back = None
+        elif self.read_back is None:
+            self.read_back = KvReadBack(self.upstream)
+
+    async def serve(
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
+    ) -> None:
+        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see."""
         resuming = None
-        if self.max_resumes:
-            resuming = Resuming.of(call, record, deliver, self.max_resumes)
+        if self.max_resumes or pausing is not None:
+            most = self.max_resumes or self.router.policy.max_attempts
+            resuming = Resuming.of(
+                call, record, deliver, most, gathers=pausing is not None, room=self.room
+            )
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
             record.attempts += 1
+            paused = False
             attempt: Attempt | None = None
             try:
                 encoding = self.encoding
@@ -139,19 +172,25 @@ class Execution:
                 if route.decision is not None:
                     record.decisions[record.attempts] = route.decision
                 attempt = Attempt(self, route, state, call, record, deliver, resuming is None)
+                if pausing is not None and resuming is not None:
+                    pausing.begins(attempt, record, resuming)
                 try:
                     await attempt.send()
                 except BaseException as error:
                     attempt.end(error)
-                    raise
-                kv = attempt.kv
-                if (
-                    attempt.answering is not None
-                    or attempt.reading is not None
-                    or (kv is not None and kv.state is not RELEASED)
-                ):
-                    attempt.end(None)
-                return
+                    paused = pausing is not None and pausing.ended(error)
+                    if not paused:
+                        raise
+                if not paused:
+                    kv = attempt.kv
+                    if (
+                        attempt.answering is not None
+                        or attempt.reading is not None
+                        or (kv is not None and kv.state is not RELEASED)
+                        or attempt.keeps
+                    ):
+                        attempt.end(None)
+                    return
             except NoInstance as error:
                 raise (state if attempt is None else attempt.state).first_cause or error from None
             except GatewayError as error:
@@ -163,7 +202,12 @@ class Execution:
                     call = resuming.without_ids()
                 else:
                     call, state = self._next(error, attempt, resuming)
+            if paused and pausing is not None and resuming is not None:
+                call = resuming.later(record)
+                await pausing.wait()
             call = record.call = call.retried(request_id.attempt(call.id))
+            if resuming is not None:
+                record.call = resuming.as_asked(call)
 
     def _next(
         self, error: GatewayError, failed: "Attempt", resuming: Resuming | None
@@ -172,14 +216,19 @@ class Execution:
         call, record = failed.call, failed.record
         committed = record.committed is not None
         why_not = None
-        if committed and resuming is not None:
-            why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
+        if resuming is not None:
+            committed = resuming.has_begun(record)
+            if committed:
+                why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
+                if why_not and resuming.begins_anew():
+                    call, committed, why_not = resuming.call, False, None
+        # That it gave way is no failure, and its pauses are not its time.
         failure = Failure(
             error,
             call,
             failed.prefill,
-            record.attempts,
-            record.clock() - record.started,
+            record.attempts - len(record.pauses),
+            record.clock() - record.started - record.paused_seconds,
             committed,
             why_not,
         )
@@ -202,13 +251,16 @@ class Execution:
         """It refuses connections, so its process is gone: what it held, and the name that it had."""
         self.ledger.forget(instance_id)
         self.lives.refused(instance_id)
+        self.joins.gone(instance_id)
+        if self.read_back is not None:
+            self.read_back.forget(instance_id)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
         """A leg there ended with this."""
         if error.at and error.at != instance.id:
             # It waited for another engine, whose fault it is.
             return
-        if isinstance(error, FirstTokensDiffer):
+        if isinstance(error, FirstTokensDiffer | GaveWay):
             # It answers as it always does.
             return
         if isinstance(error, EngineRefused):
@@ -221,6 +273,7 @@ class Execution:
             self._differ(failed.call)
         if failed.prefill and error.at != failed.prefill and type(error) is EngineFailed:
             self.lives.decode_failed(failed.prefill)
+            self.joins.doubt(failed.prefill, error.at)
 
     def _differ(self, call: Call) -> None:
         what = call.path, call.model
@@ -246,11 +299,12 @@ class Attempt:
         answering: The same of the engine whose answer is the client's, where it was chosen before.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: The KV that prefill keeps for decode; None where none is kept.
+        keeps: Prefill may keep KV until it is told that it need not.
     """
 
     __slots__ = (
-        "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "kv", "prefill", "reading",
-        "record", "route", "state",
+        "_asked", "_early", "_execution", "_kept", "_read_at", "answering", "call", "deliver", "keeps", "kv", "prefill",
+        "reading", "record", "route", "state",
     )  # fmt: skip
 
     def __init__(
@@ -278,6 +332,9 @@ class Attempt:
         self._kept = route.way.kv if route.path == DISAGGREGATED else None
         # When prefill had answered; 0 before that.
         self._read_at = 0.0
+        self.keeps = False
+        # Of decode, where prefill may keep something.
+        self._asked: Leg | None = None
 
     def send(self) -> Awaitable[None]:
         """Sends its legs, and relays the answer to its end. Raises GatewayError.
@@ -315,9 +372,29 @@ class Attempt:
             finally:
                 kv = self.kv
                 # Most often decode has it by now.
-                if kv is not None and kv.state is not RELEASED:
+                taken = kv is not None and kv.state is RELEASED
+                if kv is not None and not taken:
                     clock = self.record.clock
                     kv.end(error, clock())
+                if self.keeps:
+                    self._release(error, taken)
+
+    def _release(self, error: BaseException | None, taken: bool) -> None:
+        """Prefill is told that it need not keep the KV, unless decode has done that.
+
+        `taken`: decode has begun to answer.
+        """
+        self.keeps = False
+        forwarder, reserved = self.route.way.hand_off, self.route.prefill
+        if forwarder is None or reserved is None:
+            return
+        engine = reserved.instance
+        if isinstance(error, EngineRefused) and error.at == engine.id:
+            return
+        leg = forwarder.release(self.call, engine, self._asked if taken else None)
+        if leg is not None:
+            until = self.record.clock() + forwarder.kv.lease_seconds
+            self._execution.releases.send(leg, self.call, until)
 
     async def _hand_off(
         self,
@@ -325,18 +402,29 @@ class Attempt:
         prefill: Reserved,
         reply: Json | None = None,
         deliver: Deliver | None = None,
+        turn: ChatTurn | None = None,
     ) -> None:
         """`reply`: prefill's, where it has been asked; its token goes out by `deliver`'s answer."""
         call, execution, staged = self.call, self._execution, self.answering is None
         ids = ""
         if call.prompt_tokens >= LONG_TOKENS and may_have_ids(call):
             ids = self.route.way.ids_field
-        engine, lives = prefill.instance, execution.lives
+        engine, lives, way = prefill.instance, execution.lives, self.route.way
         if reply is None:
+            if way.joins and self.answering is not None:
+                await execution.joins.joined(forwarder, engine, self.answering.instance, call)
+            self.keeps = way.releases
             to_prefill = forwarder.prefill(call, engine)
             if ids:
                 to_prefill = msgspec.structs.replace(to_prefill, body=asking(to_prefill.body))
+            back = execution.read_back
+            if back is not None and forwarder.reads_back:
+                turn = back.turn(call, self.record.key)
+                if turn is not None:
+                    to_prefill = await back.asked(turn, call, to_prefill, engine)
             reply = await self._ask_prefill(to_prefill, prefill)
+            if turn is not None:
+                turn.prefilled(engine.id, reply)
             if ids and execution.told_ids is not None:
                 execution.told_ids(call, reply)
             if engine.id not in lives.met:
@@ -347,7 +435,7 @@ class Attempt:
                     at_once(reply),
                     self.deliver,
                     self.record,
-                    lambda relay: self._hand_off(forwarder, prefill, said, relay),
+                    lambda relay: self._hand_off(forwarder, prefill, said, relay, turn),
                 )
                 return
         while True:
@@ -355,17 +443,25 @@ class Attempt:
             if decode is None:
                 decode = execution.router.decode_for(self.route, call, self.state)
                 self.answering = decode
+                if way.joins:
+                    await execution.joins.joined(forwarder, engine, decode.instance, call)
             try:
                 leg = forwarder.decode(call, engine, decode.instance, reply)
                 if ids:
                     body = handed_on(leg.body, ids, reply)
                     leg = msgspec.structs.replace(leg, body=body)
+                if turn is not None:
+                    leg = msgspec.structs.replace(leg, hears=turn.hears)
             except GatewayError as error:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
+            if self.keeps:
+                self._asked = leg
             try:
                 await self._answer(leg, DECODE, decode, loads=True, deliver=deliver)
+                if turn is not None and execution.read_back is not None:
+                    execution.read_back.keep(turn, leg.to.id)
                 return
             except EngineRefused as error:
                 if not staged:
@@ -445,7 +541,8 @@ class Attempt:
             noted.usage = reply.get("usage")
             # Looked at here: no function of Python for an answer that is as it should be.
             choices = bytes(reply.get("choices", b""))
-            gave_up = choices.find(b'"error"') >= 0 or choices.find(b'"abort"') >= 0
+            text = choices.decode("latin-1")  # two looks take less in a text than in bytes
+            gave_up = '"error"' in text or '"abort"' in text
             if (gave_up and openai.aborted(choices)) or (
                 call.api is not None and named_events.reply_gave_up(reply)
             ):

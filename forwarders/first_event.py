@@ -64,7 +64,7 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | N
     # Engines write no streams of what they only read, whatever they are asked.
     streams = call.streams and kind is Kind.GENERATES
     whole = kind is Kind.GENERATES and not streams
-    passes = kind is Kind.PASSES
+    passes = kind is Kind.PASSES or kind is Kind.SOUNDS
     first = await answer.ready(WHOLE_BYTES if whole else 0 if streams or passes else HELD_BYTES)
     if passes:
         # It may be anything, and even nothing.

@@ -55,6 +55,7 @@ class KvRules:
             once. Otherwise only the lease does.
         decode_renews: Decode prolongs the lease while it has not read, so that what it leaves
             behind when it dies is kept for a lease from then on.
+        gateway_frees: The gateway tells prefill what no decode engine comes for (releases.py).
         safe_share: Of the lease, within which decode may be asked.
         apart: Makes of a call whose KV was late, and of a new word, one that decode does not
             take for one that it has KV of; None where it keeps nothing that was late.
@@ -64,6 +65,7 @@ class KvRules:
     late: Late = Late.FAILS
     decode_frees: bool = False
     decode_renews: bool = False
+    gateway_frees: bool = False
     safe_share: float = SAFE_SHARE
     apart: Callable[[Call, str], Call] | None = None
 
@@ -231,7 +233,9 @@ class KvLease:
         state = self.state
         if state is RELEASED or state is _LOST:
             return
-        if state is _HELD:
+        if self._rules.gateway_frees:
+            self._leave(RELEASED)
+        elif state is _HELD:
             self._lose(self._held_since)
         elif state is _PREFILLING:
             # Closing its connection ends prefill's request, and frees what it had.

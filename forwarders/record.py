@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any, Final, Protocol
 
 from pdgate.forwarders.base import Answer
-from pdgate.protocols.call import Call, Raw
+from pdgate.protocols.call import Call, Headers, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import ENCODE, PREFILL, Instance, Role
 from pdgate.protocols.usage import Usage, counts_in, usage_in
@@ -67,6 +67,12 @@ class Gaps(Protocol):
 
     def of(self, answer: Answer) -> Answer:
         """The answer, whose pieces are timed and all of which passes."""
+
+
+class SessionPart(Protocol):
+    """What is said of a realtime session beside."""
+
+    def as_json(self) -> Mapping[str, Any]: ...
 
 
 class LegRecord:
@@ -128,6 +134,7 @@ class Record:
         queued_seconds: How long it waited until engines had room; None if no limits are set.
         key: The name of the caller's API key; "" where none is asked for.
         expired: Attempts that ended because prefill might no longer hold the KV.
+        headers: More of them that the client gets with its answer.
         committed: The first byte is on its way to the client: no retry any more.
         end_of_answer: The last bytes that the client got, as long as they are of use: of a stream
             at least the last event but "[DONE]", of another answer all of it, if it is short.
@@ -135,6 +142,9 @@ class Record:
         usage: What the call took, when it is over, as far as engines said it.
         trace: None where the call is not sampled.
         gaps: None where they are not measured.
+        session: None for a call that is none, and for a session that is not open yet.
+        pauses: Of one that gave way to more urgent ones, when each pause began and ended.
+        made_way: How many calls gave way to it.
         resumed: How often another engine went on with an answer that had begun.
         not_resumed: Why none could, or could have; "" if one may, or if no engine is to.
         outcome: "ok", "client_gone", or the code of the error that the client got.
@@ -142,9 +152,9 @@ class Record:
 
     __slots__ = (
         "attempts", "call", "choices", "clock", "committed", "decisions", "end_of_answer", "ended",
-        "expired", "gaps", "handed_over", "key", "legs", "mode", "not_resumed", "outcome", "path",
-        "protocol", "queued_seconds", "resumed", "started", "status", "trace", "usage",
-        "usage_said",
+        "expired", "gaps", "handed_over", "headers", "key", "legs", "made_way", "mode", "not_resumed", "outcome",
+        "path", "pauses", "protocol", "queued_seconds", "resumed", "session", "started", "status", "trace",
+        "usage", "usage_said",
     )  # fmt: skip
 
     def __init__(self, call: Call, clock: Callable[[], float] = monotonic) -> None:
@@ -162,12 +172,16 @@ class Record:
         self.expired = 0
         self.queued_seconds: float | None = None
         self.key = ""
+        self.headers: Headers = ()
         self.committed: float | None = None
         self.end_of_answer = b""
         self.usage: Usage | None = None
         self.usage_said: Raw | None = None
         self.trace: Trace | None = None
         self.gaps: Gaps | None = None
+        self.session: SessionPart | None = None
+        self.pauses: tuple[tuple[float, float], ...] = ()
+        self.made_way = 0
         self.resumed = 0
         self.not_resumed = ""
         self.status = 0
@@ -184,6 +198,15 @@ class Record:
         """The reason for LOCAL."""
         decision = self.decisions.get(self.attempts)
         return decision.reason if decision and decision.taken is Taken.LOCAL else ""
+
+    @property
+    def let_in_again(self) -> float:
+        """When it was, after it had given way; 0 for a call that did not."""
+        return self.pauses[-1][1] if self.pauses else 0.0
+
+    @property
+    def paused_seconds(self) -> float:
+        return sum(until - since for since, until in self.pauses)
 
     @property
     def is_answering(self) -> bool:
@@ -213,6 +236,9 @@ class Record:
             # As in openai.aborted, `in` would be three times as dear.
             if usage is not None and usage.cached is None and counts.find(b"cached") < 0:
                 continue
+            if usage is not None and (self.resumed or self.pauses):
+                # What the last engines read is the answer's beginning as well.
+                continue
             read = counts_in(counts)
             if read is not None:
                 usage = Usage(read.prompt, None if usage is None else usage.generated, read.cached)
@@ -230,6 +256,7 @@ class Record:
             "attempt_id": self.call.attempt_id,
             "api": self.call.route,
             "model": self.call.model,
+            "shared": self.call.shared,
             "key": self.key,
             "trace_id": None if self.trace is None else self.trace.id,
             "protocol": self.protocol,
@@ -237,6 +264,11 @@ class Record:
             "path": self.path,
             "why_local": self.why_local,
             "kv": "handed_over" if self.handed_over else "none",
+            "gave_way_ms": [
+                [_ms(since - self.started), _ms(until - self.started)]
+                for since, until in self.pauses
+            ],
+            "made_way": self.made_way,
             "resumed": self.resumed,
             "not_resumed": self.not_resumed,
             "status": self.status,
@@ -244,10 +276,13 @@ class Record:
             "attempts": [self._attempt_json(number) for number in range(1, self.attempts + 1)],
             "stages_ms": self.stages_ms(),
             "tokens": None if self.usage is None else self.usage.as_json(),
+            "session": None if self.session is None else self.session.as_json(),
         }
 
     def times(self) -> Times:
-        return times_of(self.started, self.queued_seconds, self.attempts, self.legs)
+        return times_of(
+            self.started, self.queued_seconds, self.attempts, self.legs, self.let_in_again
+        )
 
     def stages(self) -> dict[str, float]:
         """The times that there are, by their names."""
@@ -283,14 +318,18 @@ Deliver = Callable[[Answer, Record], Awaitable[None]]
 
 
 def times_of(
-    started: float, queued: float | None, attempt: int, legs: Iterable[LegRecord]
+    started: float,
+    queued: float | None,
+    attempt: int,
+    legs: Iterable[LegRecord],
+    again: float = 0.0,
 ) -> Times:
     """Seconds of each of STAGES in the last attempt; None where it came to no good end.
 
     kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
-    included where that comes between the two.
+    included where that comes between the two. `again`: when it was let in after it had given way.
     """
-    began = started if queued is None else started + queued
+    began = max(again, started if queued is None else started + queued)
     prefill: LegRecord | None = None
     answer: LegRecord | None = None
     encoded: float | None = None

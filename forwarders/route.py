@@ -21,6 +21,7 @@ class Way:
         hand_off, rendezvous, delegation: The forwarder as what it is, if it can cross two engines in this
             mode: one of them at most. Found once, as isinstance of an ABC is slow.
         asks_each: The forwarder has reasons of its own for not splitting a call.
+        joins, releases: It has words for engines before the first call, and behind one.
         staged: Decode is chosen when prefill has answered.
         kv: What becomes of the KV of a split call; None where none is kept.
         prefill_can_answer, decode_can_prefill, ids_field: What the forwarder says. Of a class an attribute is
@@ -28,8 +29,8 @@ class Way:
     """
 
     __slots__ = (
-        "asks_each", "decode_can_prefill", "delegation", "forwarder", "hand_off", "ids_field", "kv", "mode", "prefill_can_answer",
-        "rendezvous", "staged",
+        "asks_each", "decode_can_prefill", "delegation", "forwarder", "hand_off", "ids_field", "joins", "kv", "mode",
+        "prefill_can_answer", "releases", "rendezvous", "staged",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +43,9 @@ class Way:
         self.staged = mode is Mode.STAGED
         self.hand_off = forwarder if isinstance(forwarder, HandOff) else None
         self.ids_field = forwarder.ids_field if isinstance(forwarder, HandOff) else ""
+        hands = type(forwarder) if isinstance(forwarder, HandOff) else HandOff
+        self.joins = hands.join is not HandOff.join
+        self.releases = hands.release is not HandOff.release
         together = not self.staged
         self.rendezvous = forwarder if together and isinstance(forwarder, Rendezvous) else None
         self.delegation = forwarder if together and isinstance(forwarder, Delegation) else None

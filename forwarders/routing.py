@@ -33,12 +33,14 @@ _MAY_HAVE: Final = {
     Kind.READS: (Role.PLAIN,),
     Kind.COUNTS: _ALL_ROLES,
     Kind.PASSES: _ALL_ROLES,
+    Kind.SOUNDS: (Role.PLAIN,),
 }
 _NOT_SERVED: Final = {
     Kind.GENERATES: "no engine of this model can serve this route alone",
     Kind.READS: "no plain engine serves this model, and this route needs one",
     Kind.COUNTS: "no engine serves this route",
     Kind.PASSES: "no engine serves this route",
+    Kind.SOUNDS: "no plain engine serves this model, and this route needs one",
 }
 # Compared and not decoded: JSON has one way to write either. What is not raw was written by us.
 _ONE: Final = Raw(b"1")

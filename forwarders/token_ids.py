@@ -67,7 +67,7 @@ def handed_on(body: Json, field: str, reply: Json) -> Json:
     ids, params = reply.get(FIELD), body.get(field)
     if not isinstance(ids, Raw) or bytes(memoryview(ids)[:1]) != b"[" or len(ids) <= len(b"[]"):
         return body
-    if params is None or not _is_text_alone(body.get("messages")):
+    if params is None or not is_text_alone(body.get("messages")):
         return body
     if not isinstance(params, Raw):
         return {**body, field: {**params, FIELD: ids}}
@@ -79,7 +79,8 @@ def handed_on(body: Json, field: str, reply: Json) -> Json:
     return {**body, field: Raw(b'{"%b":%b%b%b' % (FIELD.encode(), bytes(ids), comma, inside))}
 
 
-def _is_text_alone(messages: Any) -> bool:
+def is_text_alone(messages: Any) -> bool:
+    """Whether no message has more than text."""
     if not isinstance(messages, Raw):
         return False
     try:

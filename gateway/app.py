@@ -16,6 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from pdgate import __version__
 from pdgate.gateway import errors, openapi
@@ -26,7 +27,7 @@ from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
-from pdgate.protocols.apis import APIS, RESPONSES, shape_of
+from pdgate.protocols.apis import APIS, REALTIME, RESPONSES, SOUNDS, shape_of
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     BadRequest,
@@ -34,6 +35,7 @@ from pdgate.protocols.errors import (
     NotFound,
     Unauthorized,
     UnknownModel,
+    UpgradeRequired,
 )
 from pdgate.scheduling.endpoints import Endpoints
 
@@ -50,6 +52,9 @@ class Calls(Protocol):
         self, path: str, passed: PassedRequest | None, request: Request, send: Send
     ) -> None:
         """Answers the request, whatever becomes of it."""
+
+    async def converse(self, websocket: WebSocket) -> None:
+        """Serves a realtime session, or refuses it."""
 
 
 class Served(Response):
@@ -138,7 +143,8 @@ def create_app(
         assert authenticator is not None
         try:
             return authenticator.key_state(RequestHeaders(request.scope["headers"]))
-        except (Unauthorized, BadRequest):
+        except GatewayError:
+            # A key that is none, or a token that cannot be checked now.
             return None
 
     @app.get("/v1/models", responses={status: openapi.refusal(status) for status in (400, 401)})
@@ -235,6 +241,28 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
             responses=openapi.responses(path),
             openapi_extra=openapi.operation(path),
         )(serving(path))
+
+    for path in SOUNDS:
+
+        def sounding(path: str = path) -> Callable[[Request], Awaitable[Response]]:
+            async def sound(request: Request) -> Response:
+                found = calls().passes(request.scope, path)
+                if found is None:
+                    raise BadRequest("the target of the request cannot be read")
+                return Served(partial(calls().serve, path, found, request))
+
+            return sound
+
+        app.post(path, **openapi.of_sounds(path))(sounding())
+
+    @app.websocket(REALTIME)
+    async def realtime(websocket: WebSocket) -> None:
+        await calls().converse(websocket)
+
+    @app.get(REALTIME, include_in_schema=False)
+    async def upgrade() -> None:
+        """A realtime session: a WebSocket between the client and a plain engine of `?model=`."""
+        raise UpgradeRequired("this route is a WebSocket: ask for an upgrade to one")
 
     stored = f"{RESPONSES}/{{response_id}}"
     for declare, end, summary in (

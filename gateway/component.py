@@ -29,6 +29,7 @@ from pdgate.gateway.metrics.family import Source
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.client import HttpUpstream
@@ -76,7 +77,8 @@ class GatewayCore:
         recent: None where no operator may look at single calls.
         heard: The callbacks of engines that have a port.
         authenticator, gate: None where no keys are asked for, and where nothing is limited.
-        folder: Shared by the workers of this gateway; None where there is one process.
+        folder, load_folder: Shared by the workers of this gateway, the second in memory; None where there is
+            one process.
     """
 
     settings: Settings
@@ -92,6 +94,7 @@ class GatewayCore:
     recent: RecentCalls | None
     stats: CallStats
     drain: Drain
+    sessions: Sessions
     intake: Intake
     authenticator: Authenticator | None
     gate: Gate | None
@@ -101,4 +104,5 @@ class GatewayCore:
     jobs: Jobs
     reload: Reload
     folder: Path | None
+    load_folder: Path | None
     heard: frozenset[str]

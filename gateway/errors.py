@@ -12,14 +12,17 @@ from pdgate.protocols.errors import (
     ClientTooSlow,
     EngineRejected,
     GatewayError,
+    InsufficientQuota,
     MethodNotAllowed,
     NotFound,
     NotServed,
     PermissionDenied,
+    RateLimited,
     TooLarge,
     Unauthorized,
     Unprocessable,
     UnsupportedMediaType,
+    UpgradeRequired,
 )
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ _BY_STATUS: dict[int, type[GatewayError]] = {
         BadRequest,
         Unauthorized,
         PermissionDenied,
+        RateLimited,
         NotFound,
         MethodNotAllowed,
         ClientTooSlow,
@@ -58,6 +62,14 @@ def known(error: BaseException) -> GatewayError:
         return error
     log.error("unexpected error", exc_info=error)
     return GatewayError("internal error")
+
+
+def outcome_of(error: GatewayError) -> tuple[str, int]:
+    """What a record says of a call that ended with it: outcome and status."""
+    if isinstance(error, EngineRejected):
+        return "engine_rejected", error.answer_status
+    code = error.code or ("bad_request" if isinstance(error, BadRequest) else "internal_error")
+    return code, error.status
 
 
 def of_status(status: int, detail: str = "") -> GatewayError:
@@ -83,9 +95,14 @@ def as_response(
         status, body, headers = error.status, shapes.body_of(error, shape), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
-        if isinstance(error, CallBreaksEngines | NotServed):
+        if isinstance(error, RateLimited | InsufficientQuota):
+            headers += error.limits
+        if isinstance(error, CallBreaksEngines | NotServed | InsufficientQuota):
             # OpenAI's clients repeat what has failed with 5xx, unless a header forbids it.
             headers.append((b"x-should-retry", b"false"))
+        if isinstance(error, UpgradeRequired):
+            # RFC 9110, section 15.5.22.
+            headers.append((b"upgrade", b"websocket"))
         if error.closes:
             headers.append((b"connection", b"close"))
     headers.append((b"content-length", b"%d" % len(body)))

@@ -130,7 +130,7 @@ class Intake:
         """Raises BadRequest, UnsupportedMediaType."""
         passed = self._passed(request_headers)
         fields = parse_object(body)
-        if not (self.trust_client_kv_params or fields.keys() <= self._ordinary):
+        if not (self.trust_client_kv_params or self._ordinary.issuperset(fields)):
             _refuse_ours(fields, self._ours)
         model = value(fields, "model")
         if model is not None and not isinstance(model, str):
@@ -190,7 +190,7 @@ class Intake:
         if (
             request_headers.twice
             or named.get(b"content-type", _JSON) != _JSON
-            or not named.keys().isdisjoint(self._rarely)
+            or not self._rarely.isdisjoint(named)
         ):
             return self._checked(request_headers.all)
         return ()

@@ -20,8 +20,31 @@ def bound(host: str, port: int, flag: str) -> socket.socket:
         at.bind((host, port))
     except OSError as error:
         at.close()
-        spelled = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        why = error.strerror or error
-        raise CannotListen(f"cannot listen on {spelled}: {why}; {flag} names another") from None
+        raise _cannot(host, port, error, flag) from None
     at.set_inheritable(True)
     return at
+
+
+def shared_port(host: str, port: int, flag: str) -> socket.socket:
+    """Keeps a port for servers of several processes that bind it by themselves; nobody connects to it.
+
+    Raises CannotListen, also where another program listens there that would share it.
+    """
+    found = bound(host, port, flag)
+    host_, port_ = found.getsockname()[:2]
+    found.close()
+    at = socket.socket(found.family)
+    try:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        at.bind((host_, port_))
+    except OSError as error:
+        at.close()
+        raise _cannot(host, port_, error, flag) from None
+    return at
+
+
+def _cannot(host: str, port: int, error: OSError, flag: str) -> CannotListen:
+    spelled = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return CannotListen(
+        f"cannot listen on {spelled}: {error.strerror or error}; {flag} names another"
+    )

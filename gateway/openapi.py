@@ -10,7 +10,18 @@ reference, "Messages"; vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/pro
 
 from typing import Any, Final
 
-from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES, Kind, Shape, shape_of
+from pdgate.protocols.apis import (
+    APIS,
+    GENERATE,
+    MESSAGES,
+    NATIVE,
+    RESPONSES,
+    SOUNDS,
+    SPEECH,
+    Kind,
+    Shape,
+    shape_of,
+)
 from pdgate.protocols.call import CHAT, COMPLETIONS
 
 _TEXT: Final = {"type": "string"}
@@ -194,6 +205,7 @@ _REFUSALS: Final = {
     413: "The body is too large",
     415: "The body is not JSON",
     422: "An engine cannot do what is asked for",
+    426: "The route is a WebSocket",
     429: "Too many calls; Retry-After says when to come again",
     500: "A bug of the gateway",
     501: "No engine here can do this",
@@ -213,6 +225,56 @@ def operation(path: str) -> dict[str, Any]:
     }
 
 
+_FORM: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["file"],
+    "properties": {
+        "file": {**_TEXT, "contentMediaType": "application/octet-stream"},
+        "model": _FIELDS["model"],
+        "language": _TEXT,
+        "prompt": _TEXT,
+        "response_format": _TEXT,
+        "temperature": {"type": "number"},
+        "stream": {"type": "boolean"},
+    },
+}
+_SPOKEN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["input"],
+    "properties": {
+        "input": _TEXT,
+        "model": _FIELDS["model"],
+        "voice": {"type": ["string", "object", "null"]},
+        "response_format": {"type": ["string", "null"]},
+    },
+}
+
+
+def of_sounds(path: str) -> dict[str, Any]:
+    """What is said of POST to a route that hears or speaks: its request, and its answers by status."""
+    speaks = path == SPEECH
+    request, schema = ("application/json", _SPOKEN) if speaks else ("multipart/form-data", _FORM)
+    heard: dict[str, Any] = {
+        "application/json": {"schema": {"title": "Transcription", "type": "object"}},
+        "text/event-stream": {"schema": _TEXT},
+        "text/plain": {"schema": _TEXT},
+    }
+    answer = {
+        "description": SOUNDS[path].summary,
+        "content": {"audio/*": {}} if speaks else heard,
+    }
+    return {
+        "summary": SOUNDS[path].summary,
+        "responses": {
+            200: answer,
+            **{status: refusal(status) for status in _REFUSALS if status != 426},
+        },
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": {request: {"schema": schema}}}
+        },
+    }
+
+
 def responses(path: str) -> dict[int | str, dict[str, Any]]:
     """By status, for a route of which POST is a call."""
     answer: dict[str, Any] = {
@@ -227,7 +289,10 @@ def responses(path: str) -> dict[int | str, dict[str, Any]]:
         # Scores come as a list from some engines.
         schema = _ANSWERS.get(path, {"type": ["object", "array"]})
         answer["content"] = {"application/json": {"schema": schema}}
-    return {200: answer, **{status: refusal(status, shape_of(path)) for status in _REFUSALS}}
+    return {
+        200: answer,
+        **{status: refusal(status, shape_of(path)) for status in _REFUSALS if status != 426},
+    }
 
 
 def refusal(status: int, shape: Shape = Shape.OPENAI) -> dict[str, Any]:

@@ -159,6 +159,13 @@ class Prober:
         self._complaints.pop(instance_id, None)
         self._sleep_modes.forget(instance_id)
 
+    def look_again(self, instance_id: str) -> None:
+        """At once: somebody knows that it has changed."""
+        if instance_id in self._announced:
+            self._end_watching(instance_id)
+            self._sleep_modes.forget(instance_id)
+            self._somebody_is_new.set()
+
     def _end_watching(self, instance_id: str) -> None:
         if watching := self._watching.pop(instance_id, None):
             watching.cancel()

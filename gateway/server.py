@@ -24,7 +24,7 @@ from pdgate.gateway.lifecycle.signals import take_over
 from pdgate.gateway.lifecycle.source import SettingsSource
 from pdgate.gateway.lifecycle.worker import Worker
 from pdgate.gateway.lifecycle.workers import Workers
-from pdgate.gateway.listening import bound
+from pdgate.gateway.listening import bound, shared_port
 from pdgate.gateway.logs import log_to_stderr
 from pdgate.gateway.security.tls import server_options
 from pdgate.gateway.sync.workers.place import shared_folder
@@ -48,11 +48,13 @@ class SharedByWorkers:
         metrics: Folder in which they add up what they count.
         load: Folder in which they tell each other what they have in flight.
         admin_port: Of the admin listener; None where there is none. In the settings it may be 0.
+        picker_port: The same of the endpoint picker.
     """
 
     metrics: Path | None
     load: Path | None
     admin_port: int | None
+    picker_port: int | None = None
 
 
 def serve(settings: Settings, source: SettingsSource) -> None:
@@ -69,6 +71,11 @@ def serve(settings: Settings, source: SettingsSource) -> None:
         host, port = host_and_port(settings.admin_listen)
         sockets.append(bound(host, port, "--admin-listen"))
         admin_port = sockets[1].getsockname()[1]
+    picker_port, kept = None, None
+    if settings.epp.listen:
+        host, port = host_and_port(settings.epp.listen)
+        kept = shared_port(host, port, "--epp-listen")
+        picker_port = kept.getsockname()[1]
     if not (settings.instances or settings.directory or settings.etcd):
         log.warning(
             "there are no engines, and no directory to find any in, so all calls are refused: "
@@ -80,17 +87,19 @@ def serve(settings: Settings, source: SettingsSource) -> None:
     scheme = "https" if settings.tls.cert_file else "http"
     if settings.admin_listen:
         _say(f"pdgate listens for admins on {scheme}://{_address(sockets[1])}")
+    if kept is not None:
+        _say(f"pdgate picks engines for Envoy at {_address(kept)}")
     _say(f"pdgate listens on {scheme}://{_address(sockets[0])}")
     if settings.listen.workers > 1:
         with (
             TemporaryDirectory(prefix="pdgate-metrics-") as folder,
             shared_folder() as load,
         ):
-            shared = SharedByWorkers(Path(folder), load, admin_port)
+            shared = SharedByWorkers(Path(folder), load, admin_port, picker_port)
             if code := Workers(partial(work, shared), sockets, settings, source.read).run():
                 raise SystemExit(code)
     else:
-        _serve(settings, SharedByWorkers(None, None, admin_port), sockets, source)
+        _serve(settings, SharedByWorkers(None, None, admin_port, picker_port), sockets, source)
 
 
 def work(
@@ -120,7 +129,11 @@ def _serve(
     def front() -> Front:
         """Built in the event loop, where signals mean what uvicorn makes of them by now."""
         built = build(
-            settings, shared.metrics, admin_port=shared.admin_port, load_folder=shared.load
+            settings,
+            shared.metrics,
+            admin_port=shared.admin_port,
+            load_folder=shared.load,
+            picker_port=shared.picker_port,
         )
         memory.keep()
         drain, reload = built.service.drain, built.reload

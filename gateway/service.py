@@ -14,12 +14,15 @@ from typing import Protocol
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import Record
+from pdgate.forwarders.retry import FRESH
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import NO_TURN, Gate
 from pdgate.gateway.admission.place import place_of
+from pdgate.gateway.apis.media_names import kept_apart, may_have_parts
 from pdgate.gateway.apis.passing import PassedRequest, passing
 from pdgate.gateway.apis.restricted import check_fields
 from pdgate.gateway.apis.stored import placed
+from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.metrics.call_stats import CallStats
@@ -27,9 +30,13 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.security.echoes import without_echo
+from pdgate.gateway.steering import Steering
+from pdgate.gateway.tenants.meter import metered
+from pdgate.gateway.tenants.shares import Shares
+from pdgate.gateway.tenants.tenants import Tenants, TokenHold
 from pdgate.gateway.total_time import NO_LIMIT, TotalTime
 from pdgate.protocols.call import Call
-from pdgate.protocols.errors import BadRequest, EngineRejected, GatewayError
+from pdgate.protocols.errors import EngineRejected, GatewayError
 from pdgate.scheduling.endpoint import Endpoint
 
 CLIENT_GONE = 499
@@ -52,10 +59,14 @@ class Client(Protocol):
 class Service:
     """
     Attributes:
+        steering: Reads from headers which engines a call is for; None where they are not trusted.
         authenticator: Asks for API keys; None lets all clients in.
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
+        holds: Keeps calls waiting while operators change their engines; None where nobody can.
+        tenants: Holds keys to their limits of tokens; None where no keys are asked for.
+        shares: Of models whose calls others serve; None where there are none.
     """
 
     def __init__(
@@ -73,6 +84,10 @@ class Service:
         self.authenticator = authenticator
         self.gate = gate
         self.total = total
+        self.holds: Holds | None = None
+        self.tenants: Tenants | None = None
+        self.shares: Shares | None = None
+        self.steering: Steering | None = None
         self.drain = drain or Drain(lambda: stats.in_flight, grace_seconds=0)
         self._execution = execution
         self._fleet = fleet
@@ -104,6 +119,7 @@ class Service:
         call_id = self.intake.call_id(headers)
         # Nothing waits within `except` (tools/compiled_awaits.py).
         wrong: GatewayError | None = None
+        hold: TokenHold | None = None
         try:
             if len(body) > READ_AT_ONCE_BYTES:
                 call = await self._read_aside(path, headers, body, call_id, asked, key_state)
@@ -113,11 +129,21 @@ class Service:
                 call = passing(self.intake, asked, headers, body, call_id, self._fleet, key_state)
             if call.api is not None:
                 call = placed(call, self._fleet, key_state)
+            model = call.model
+            if self.shares is not None:
+                call = self.shares.of(call, "" if key_state is None else key_state.name)
             place = None if self.gate is None else place_of(call, headers, key_state)
             if key_state is not None:
-                if key_state.key.models and call.passed is None:
-                    check_fields(call)
-                key_state.enter(call.model)
+                if call.passed is None:
+                    if key_state.key.models:
+                        check_fields(call)
+                    if may_have_parts(path, body):
+                        call = kept_apart(call, key_state.name)
+                # Nothing may fail behind it but what leaves again.
+                key_state.enter(model)
+                if key_state.counts_tokens and self.tenants is not None:
+                    hold = await _hold(self.tenants, key_state, call)
+                    call = hold.call
         # As below: a body that trips us must not look different from other bugs.
         except Exception as caught:  # noqa: BLE001
             wrong = errors.known(caught)
@@ -127,9 +153,13 @@ class Service:
         record = Record(call)
         if key_state is not None:
             record.key = key_state.name
+            if key_state.tells_calls:
+                record.headers = key_state.calls_headers()
         try:
             try:
                 self._stats.opened(record)
+                if self.holds is not None:
+                    await self.holds.come(record)
                 with (
                     NO_LIMIT if self.total is None else self.total.limit(call.model),
                     NO_TURN
@@ -139,21 +169,42 @@ class Service:
                     if turn is not None:
                         if turn.waits:
                             await turn.come()
+                            record.made_way = turn.made_way
                         record.queued_seconds = turn.seconds
-                    await self._execution.serve(call, record, client.deliver)
+                    deliver = (
+                        client.deliver if hold is None else metered(hold.meter, client.deliver)
+                    )
+                    steering = self.steering
+                    state = FRESH if steering is None else await steering.state_of(headers)
+                    pausing = None if turn is None else turn.pausing
+                    await self._execution.serve(call, record, deliver, state, pausing)
                 record.end("ok", 200)
             except asyncio.CancelledError:
-                record.end("client_gone", CLIENT_GONE)
-                raise
+                if self.holds is not None:
+                    wrong = self.holds.ended(record)
+                if wrong is None:
+                    record.end("client_gone", CLIENT_GONE)
+                    raise
             # Whatever it is, the client gets an answer; `known` logs what is a bug of ours.
             except Exception as caught:  # noqa: BLE001
                 wrong = errors.known(caught)
             if wrong is not None:
+                if self.holds is not None:
+                    # Nothing of it runs any more: who is told why is not to be ended once more.
+                    self.holds.over(record)
                 await self._fail(wrong, record, client)
         finally:
             # First, as it cannot fail: a bug in call stats would keep the key's place for ever.
             if key_state is not None:
                 key_state.leave()
+            if self.holds is not None:
+                self.holds.over(record)
+            if key_state is not None:
+                if hold is None:
+                    if record.usage is not None:
+                        key_state.note(record.usage)
+                elif self.tenants is not None:
+                    self.tenants.settle(hold, record)
             self._stats.closed(record)
 
     async def _read_aside(
@@ -186,7 +237,7 @@ class Service:
         await client.refuse(error, call_id)
 
     async def _fail(self, error: GatewayError, record: Record, client: Client) -> None:
-        record.end(_outcome(error), _status(error))
+        record.end(*errors.outcome_of(error))
         if isinstance(error, EngineRejected):
             fleet = (found.instance for found in self._fleet)
             error = await without_addresses(without_echo(error), fleet)
@@ -196,11 +247,10 @@ class Service:
             await client.break_off(error)
 
 
-def _outcome(error: GatewayError) -> str:
-    if isinstance(error, EngineRejected):
-        return "engine_rejected"
-    return error.code or ("bad_request" if isinstance(error, BadRequest) else "internal_error")
-
-
-def _status(error: GatewayError) -> int:
-    return error.answer_status if isinstance(error, EngineRejected) else error.status
+async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
+    """Of a call that has entered, and has not where this raises RateLimited or InsufficientQuota."""
+    try:
+        return await tenants.enter(key_state, call)
+    except BaseException:
+        key_state.leave()
+        raise

@@ -30,6 +30,9 @@ class TotalTime:
     def limits_any(self) -> bool:
         return any(each is not None for each in (self._seconds, *self._of_models.values()))
 
+    def seconds_of(self, model: str | None) -> float | None:
+        return self._of_models.get(model, self._seconds)
+
     def limit(self, model: str | None) -> AbstractContextManager[object]:
         """A block of the current task, which begins at once. Raises CallTooLong."""
         seconds = self._seconds

@@ -20,6 +20,7 @@ thread (macOS), nothing is watched.
 """
 
 import asyncio
+import gc
 import logging
 import resource
 import sys
@@ -179,7 +180,8 @@ class Watchdog:
         return _bottom(thread) is mark.bottom and not mark.passed
 
     def _tell(self, thread: int, seconds: float) -> None:
-        where, line = _place(sys._current_frames().get(thread))
+        with _held_still():
+            where, line = _place(sys._current_frames().get(thread))
         known = where in self.slow or len(self.slow) < MOST_PLACES
         self.slow[where if known else OTHER] += 1
         now = time.monotonic()
@@ -206,13 +208,30 @@ def _put_mark(loop: asyncio.AbstractEventLoop, thread: int, clock: int) -> _Mark
     return mark
 
 
+@contextmanager
+def _held_still() -> Iterator[None]:
+    """The watched thread, while this one walks its frames: no garbage is collected meanwhile.
+
+    CPython 3.11 makes the object of a frame when it is asked for (`f_back`), which may start the collector; a
+    finalizer that lets go of the interpreter lets the thread run on, and its frames are gone: a segmentation fault.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _bottom(thread: int) -> FrameType | None:
     """The frame of the callback that runs: the outermost above those of the loop."""
-    frame = sys._current_frames().get(thread)
     stack = []
-    while frame is not None:
-        stack.append(frame)
-        frame = frame.f_back
+    with _held_still():
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            stack.append(frame)
+            frame = frame.f_back
     bottom, in_loop = None, False
     for frame in reversed(stack):
         name = frame.f_code.co_filename

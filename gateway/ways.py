@@ -24,6 +24,10 @@ def ways(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]
                 f"engines of {instance.protocol} call the gateway back, which has had no port for that "
                 "since its start; restart it with such an engine, or the protocol, in its configuration"
             )
+        if forwarder.one_process and settings.listen.workers > 1:
+            raise NotServed(
+                f"engines of {instance.protocol} are joined by one gateway process, and this gateway has several"
+            )
         return Way(forwarder, mode, settings.kv_lease_seconds)
 
     return way_of

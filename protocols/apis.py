@@ -6,6 +6,7 @@
     READS       reads, and tells what it found        a plain engine
     COUNTS      asks its tokenizer                    any engine of the model
     PASSES      does something that we do not know    a plain engine, else any of the model
+    SOUNDS      hears or speaks                       a plain engine; all passes as it came
 
     shape       an error is                           and in a stream, where no end was seen
     OPENAI      {"error": {...}}                      data: {"error": {...}}, and no data: [DONE]
@@ -17,7 +18,8 @@ What ends a stream of each is in endings.py.
 
 Source: vLLM 0.32.0, vllm/entrypoints: openai/responses/api_router.py, anthropic/api_router.py,
 pooling/*/api_router.py, serve/tokenize/api_router.py, scale_out/token_in_token_out/. There is no /v1/tokenize.
-SGLang at 001067f, srt/entrypoints/http_server.py (generate_request).
+SGLang at 001067f, srt/entrypoints/http_server.py (generate_request). Sound: vLLM, entrypoints/speech_to_text/,
+openai/realtime/; OpenAI API reference, "Audio" and "Realtime".
 """
 
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ class Kind(StrEnum):
     READS = "reads"
     COUNTS = "counts"
     PASSES = "passes"
+    SOUNDS = "sounds"
 
 
 class Shape(StrEnum):
@@ -80,6 +83,19 @@ _ALL: Final = (
 )
 
 APIS: Final = {api.path: api for api in _ALL}
+
+REALTIME: Final = "/v1/realtime"
+SPEECH: Final = "/v1/audio/speech"
+SOUNDS: Final = {
+    path: Api(path, Kind.SOUNDS, summary, required=required)
+    for path, summary, required in (
+        ("/v1/audio/transcriptions", "Text of what is said", ("file",)),
+        ("/v1/audio/translations", "The same, in English", ("file",)),
+        (SPEECH, "Sound of a text", ("input",)),
+    )
+}
+"""Path -> its route; what is sent there is a form mostly, and passes as it came."""
+SESSION: Final = Api(REALTIME, Kind.SOUNDS, "Realtime session, a WebSocket")
 
 OTHER: Final = "other"
 """All routes together that are passed through."""

@@ -73,6 +73,7 @@ class Call(msgspec.Struct, frozen=True):
         api: What its route is, if it is none of the two.
         at: The id of the only engine that can serve it; empty for any.
         passed: What to send instead of the body.
+        shared: The model that the client asked for, where calls for it are shared among others.
     """
 
     id: str
@@ -88,6 +89,7 @@ class Call(msgspec.Struct, frozen=True):
     api: Api | None = None
     at: str = ""
     passed: Passed | None = None
+    shared: str | None = None
 
     @property
     def route(self) -> str:

@@ -83,6 +83,12 @@ class TooLarge(BadRequest):
     status, code, closes = 413, "request_too_large", True
 
 
+class UpgradeRequired(BadRequest):
+    """The route is a WebSocket."""
+
+    status, code = 426, "upgrade_required"
+
+
 class HeadTooLarge(BadRequest):
     status, code = 431, "headers_too_large"
 
@@ -103,6 +109,37 @@ class RateLimited(GatewayError):
     """The caller's own limits, not the load."""
 
     status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+        limits: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        """`limits`: headers that say how much is left of which."""
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
+        self.limits = limits
+
+
+class InsufficientQuota(GatewayError):
+    """The caller's budget is used up, so that coming back later is of no use."""
+
+    status, type, code = 429, "insufficient_quota", "insufficient_quota"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+        limits: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
+        self.limits = limits
 
 
 class Draining(GatewayError):
@@ -141,6 +178,18 @@ class NotServed(GatewayError):
     status, code = 501, "not_served_here"
 
 
+class CallsHeld(GatewayError):
+    """The engines of its model are paused, asleep, or get other weights, and it has waited long enough."""
+
+    status, code = 503, "calls_held"
+
+
+class CallAborted(GatewayError):
+    """An operator ended it, as the engines of its model are about to do something else."""
+
+    status, code = 503, "aborted"
+
+
 class GatewayShort(GatewayError):
     """This host has no socket to spare (descriptors, ports, memory): no engine's fault."""
 
@@ -151,6 +200,12 @@ class CallTooLong(GatewayError):
     """It took longer, in all, than a call may: the limit's fault alone."""
 
     status, code = 504, "call_timeout"
+
+
+class GaveWay(GatewayError):
+    """A more urgent call has the place of this one, which goes on later; no client sees this."""
+
+    status, code = 503, "gave_way"
 
 
 class EngineRefused(GatewayError):

@@ -7,7 +7,9 @@ Source: pyproject.toml, [project.optional-dependencies]; deploy/docker/Dockerfil
 
 from typing import Final
 
-IN_IMAGE: Final = frozenset({"dns", "engine", "kv-events", "otel", "redis", "storage"})
+IN_IMAGE: Final = frozenset(
+    {"demo", "dns", "engine", "epp", "jwt", "kv-events", "otel", "redis", "storage"}
+)
 """Extras that the image of pdgate has."""
 
 

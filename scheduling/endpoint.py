@@ -43,6 +43,7 @@ class Endpoint:
         unread_tokens: Of these, what it has still to compute itself.
         own_unread_squares: The sum of squares of those of this process, prompt by prompt.
         latency: How long what it does will take.
+        dropped: How often a prompt that it was to compute was taken away again, as its call gave way.
         answering: Calls for which it makes tokens now, as far as can be seen.
         read_tokens: All prompt tokens that it has ever computed itself.
         watched: Streams of which its pace is learnt just now.
@@ -77,6 +78,7 @@ class Endpoint:
     unread_tokens: int = 0
     own_unread_squares: int = 0
     latency: LatencyModel = field(default_factory=LatencyModel)
+    dropped: int = 0
     answering: int = 0
     read_tokens: int = 0
     watched: int = 0

@@ -24,6 +24,7 @@ class Reservation:
 
     __slots__ = (
         "_answering",
+        "_dropped",
         "_ended",
         "_endpoint",
         "_expected",
@@ -72,6 +73,7 @@ class Reservation:
             endpoint.trials += 1
         endpoint.calls += 1
         endpoint.tokens += tokens
+        self._dropped = endpoint.dropped
         self._expected: float | None = None
         self._squares = 0.0
         if reads:
@@ -101,7 +103,10 @@ class Reservation:
         Returns the watch of the pieces of a stream that begins with this, or None.
         """
         self._update = None
-        self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
+        endpoint = self._endpoint
+        # Else it took less than was to be read when it came, which says nothing of the engine.
+        if self._dropped == endpoint.dropped:
+            endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
         if self._unread:
             self._read()
         return self._begin()
@@ -110,7 +115,9 @@ class Reservation:
         """`has_read`, and the end: it was to read the prompt, and no more."""
         self._update = None
         self.end()
-        self._endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
+        endpoint = self._endpoint
+        if self._dropped == endpoint.dropped:
+            endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         """It took so long to take over the KV that prefill had computed; returns the same."""
@@ -118,6 +125,16 @@ class Reservation:
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
+
+    @property
+    def unread_tokens(self) -> int:
+        """Of its prompt, what the engine has still to compute."""
+        return self._unread
+
+    def drop_unread(self) -> None:
+        """Its call gives way: the engine will have less to read than was expected of those behind it."""
+        if self._unread:
+            self._endpoint.dropped += 1
 
     def worked(self) -> None:
         """A leg has ended well there."""

@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib.util
+import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from typing import Any
@@ -19,8 +20,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.file_queue import SECONDS, pytest_testnodedown, taken_as_one
 from tests.matrix import MARK, left_to_the_whole
+from tests.support import forked
 
 __all__ = ["pytest_testnodedown"]
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy", "grpc_proxy")
 
 # A case that takes long says something about the machine and what else it does, not about pdgate.
 settings.register_profile("pdgate", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,9 +53,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return queue
 
 
+def pytest_sessionstart() -> None:
+    """Nothing that collecting makes is garbage, and to look for some took a sixth of its time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What was imported for them stays: each full look through it for garbage would stop an event
     loop, and with it the answers of a test's engines, for a second or more."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -67,6 +77,11 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # One that is for packages must not stand between tests and what they start: gRPC waits for it for ever.
+    for name in PROXIES:
+        os.environ.pop(name, None)
+        os.environ.pop(name.upper(), None)
+    forked.install()
     found = importlib.util.find_spec("pdgate.gateway.service")
     if found is not None and str(found.origin).endswith(tuple(EXTENSION_SUFFIXES)):
         config.addinivalue_line("filterwarnings", THROWN_BY_COMPILED_CODE)

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.source
 ROOT = Path(__file__).parents[1]
 TOOL = ROOT / "tools/vllm_tests.sh"
 FOLDER = "tests/end_to_end/vllm"
-ALL = [FOLDER]
+TENSORS = "tests/engine/tensors"
+ALL = [FOLDER, TENSORS]
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_a_change_to_what_one_of_them_shows_has_that_one_run(
     _commit(repository, file, "changed")
 
     assert _tests(repository) == [f"{FOLDER}/{name}" for name in tests]
+
+
+@pytest.mark.parametrize("file", ["engine/model/layers.py", f"{TENSORS}/test_new.py"])
+def test_a_change_to_our_engine_has_its_tests_on_tensors_run(repository: Path, file: str) -> None:
+    _commit(repository, f"{TENSORS}/conftest.py")
+    _git(repository, "update-ref", "refs/remotes/origin/main", "HEAD")
+    _commit(repository, file, "changed")
+
+    assert TENSORS in _tests(repository)
 
 
 def test_a_change_to_anything_else_leaves_them_out(repository: Path) -> None:
@@ -109,7 +119,13 @@ def test_a_history_that_is_cut_off_cannot_tell(repository: Path, tmp_path: Path)
 
 def test_all_that_it_names_is_there() -> None:
     tables = re.findall(r"\w+=\((.*?)\)", TOOL.read_text(), re.DOTALL)
-    named = " ".join(tables).replace("$tests", FOLDER).replace('"', "").split()
+    named = (
+        " ".join(tables)
+        .replace("$tests", FOLDER)
+        .replace("$tensors", TENSORS)
+        .replace('"', "")
+        .split()
+    )
 
     assert len(tables) == 2
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -34,7 +34,7 @@ from setuptools.command.build_ext import build_ext
 HOT: Final = {
     "forwarders": "execution first_event lives other_apis kv_lease prompt record retry routing",
     "gateway": "deadlines intake request_headers service total_time",
-    "gateway/admission": "gate place",
+    "gateway/admission": "gate giving_way place",
     "gateway/front": "hot_cycle response_head",
     "gateway/metrics": "aggregates call_stats",
     "gateway/security": "authenticator headers keys",

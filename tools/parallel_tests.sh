@@ -5,6 +5,8 @@
 # on a loopback of its own (isolated.sh), so that none takes another's ports. Most tests wait for
 # what they have started, two seconds for each that they compute, so there are three for each core, if
 # there is a gigabyte for each.
+# A test that takes ten minutes hangs: it says where all of its threads are, and the run ends (by a thread, as uvloop hears no
+# signal while it waits). The slowest takes four on a busy machine.
 # Where there are no network namespaces, one process runs all tests. PDGATE_TEST_PROCESSES says how
 # many it shall be.
 set -euo pipefail
@@ -25,4 +27,4 @@ if ! bash "$tools/isolated.sh" sh -c '[ -n "${PDGATE_LOOPBACK_ONLY:-}" ]'; then
 fi
 exec "$python" -m pytest --dist loadfile --no-loadscope-reorder \
     --tx "$processes*popen//python=bash $tools/isolated.sh $python" \
-    -o faulthandler_timeout=600 "$@"
+    --timeout 600 --timeout-method thread "$@"

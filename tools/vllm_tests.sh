@@ -9,6 +9,8 @@
 set -euo pipefail
 
 tests=tests/end_to_end/vllm
+# Not vLLM's, but PyTorch's, which they find in the same environment.
+tensors=tests/engine/tensors
 
 # What every call to an engine, and KV on its way between two, goes through.
 carries=(
@@ -19,6 +21,8 @@ carries=(
 # What one file of tests shows, and that file.
 shown=(
     "engine $tests/test_reference_engine.py"
+    "engine $tensors"
+    "$tensors $tensors"
     "gateway/kv_events $tests/test_kv_events.py"
     "cluster/kv_events $tests/test_kv_events.py"
     "gateway/liveness $tests/test_frozen.py"
@@ -29,7 +33,7 @@ shown=(
 )
 
 all() {
-    echo "$tests"
+    printf '%s\n' "$tests" "$tensors"
     exit
 }
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from time import perf_counter
@@ -73,12 +73,19 @@ async def _ask(http: httpx2.AsyncClient, length: int) -> list[float]:
     """When it was asked, and when each token came."""
     prompt = f"{next(_number)} ".ljust(length, "abcdefgh"[next(_number) % 8])
     body = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "stream": True, "ignore_eos": True}
+    return await times_of_tokens(http, body)
+
+
+async def times_of_tokens(http: httpx2.AsyncClient, body: Mapping[str, object]) -> list[float]:
+    """When a streamed completion was asked for, and when each of its events with a token came. Raises RuntimeError for too few."""
+    wanted = body["max_tokens"]
+    assert isinstance(wanted, int)
     seen = [perf_counter()]
     async with http.stream("POST", "/v1/completions", json=body) as answer:
         answer.raise_for_status()
         seen += [perf_counter() async for line in answer.aiter_lines() if _is_token(line)]
-    if len(seen) <= ANSWER_TOKENS // 2:
-        raise RuntimeError(f"only {len(seen) - 1} events of {ANSWER_TOKENS} tokens")
+    if len(seen) <= wanted // 2:
+        raise RuntimeError(f"only {len(seen) - 1} events of {wanted} tokens")
     return seen
 
 

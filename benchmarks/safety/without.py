@@ -6,8 +6,9 @@ from typing import ClassVar
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.execution import Attempt, Execution
 from pdgate.forwarders.kv_lease import NOTHING_KEPT, KvRules
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
-from pdgate.forwarders.retry import FRESH
+from pdgate.forwarders.retry import FRESH, RetryState
 from pdgate.forwarders.route import Way
 from pdgate.forwarders.vllm_nixl import VllmNixl
 from pdgate.gateway.config import Settings
@@ -39,10 +40,10 @@ def unowned(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], W
 class NoCallStats(CallStats):
     """Nothing is counted."""
 
-    def opened(self, record: Record) -> None:
+    def opened(self, record: Record, *, session: bool = False) -> None:
         """Not even that it is there."""
 
-    def closed(self, record: Record) -> None:
+    def closed(self, record: Record, *, session: bool = False) -> None:
         """Nor how it ended."""
 
 
@@ -54,11 +55,18 @@ def no_limits(section: TimeoutsSection) -> Timeouts:
 class OneAttempt(Execution):
     """The first engines are the only ones, and no account is kept of whose fault a failure was."""
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
+    ) -> None:
         record.attempts = 1
-        route = self.router.route(call, FRESH)
+        route = self.router.route(call, state)
         record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
-        attempt = Attempt(self, route, FRESH, call, record, deliver)
+        attempt = Attempt(self, route, state, call, record, deliver)
         try:
             await attempt.send()
         except BaseException as error:

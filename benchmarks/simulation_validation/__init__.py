@@ -2,6 +2,7 @@
 
     .venv/bin/python -m benchmarks.simulation_validation
     .venv/bin/python -m benchmarks.simulation_validation --slow-motion 4     # on a busy machine
+    .venv/bin/python -m benchmarks.simulation_validation --batch-share 0.5 --decode-concurrency 6 --give-way 2
 
     fleet.py         reference engines (processes) with a pace, and a gateway in front of them
     piece.py         the part of the trace that is replayed, and how it is made small

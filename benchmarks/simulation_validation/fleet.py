@@ -1,7 +1,7 @@
 """The engines and the gateway that are measured, as processes of this machine."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -30,7 +30,10 @@ class Fleet:
 
 
 @contextmanager
-def fleet(policy: str, prefills: int, decodes: int, slow_motion: float) -> Iterator[Fleet]:
+def fleet(
+    policy: str, prefills: int, decodes: int, slow_motion: float, more: Sequence[str] = ()
+) -> Iterator[Fleet]:
+    """`more`: flags of the gateway."""
     step, read = f"{slow_motion * STEP_MS}", f"{slow_motion * READ_MS}"
     pace = ("--min-itl-ms", step, "--min-prefill-ms", step, "--min-read-ms", read)
     limits = (
@@ -47,7 +50,7 @@ def fleet(policy: str, prefills: int, decodes: int, slow_motion: float) -> Itera
         ]
         flags = [word for role, url in zip(roles, urls, strict=True) for word in (f"--{role}", url)]
         told = ("--prefill-policy", policy, "--decode-policy", policy)
-        gateway = _start(running, "serve", *flags, *told)
+        gateway = _start(running, "serve", *flags, *told, *more)
         url = gateway.wait_for_line(r"pdgate listens on (http://\S+)", START_SECONDS)[1]
         gateway.wait_for_http(f"{url}/ready", START_SECONDS)
         yield Fleet(url, urls[0])

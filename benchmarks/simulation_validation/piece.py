@@ -9,9 +9,10 @@ words, and what the engines find of a prompt is what the simulator finds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Final
 
-from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall
+from pdgate.lab.simulator.trace import BLOCK_TOKENS, TraceCall, in_batches
 
 PAGE_TOKENS: Final = 16
 SMALLER: Final = BLOCK_TOKENS // PAGE_TOKENS
@@ -36,9 +37,12 @@ class Call:
         return self.ask.answer_tokens
 
 
-def piece(asks: Sequence[TraceCall], calls: int, per_second: float) -> list[Call]:
-    """The first so many that fit, coming that fast on average."""
+def piece(
+    asks: Sequence[TraceCall], calls: int, per_second: float, batch_share: float = 0.0
+) -> list[Call]:
+    """The first so many that fit, coming that fast on average; of these that share is of the least urgency."""
     some = [ask for ask in asks if ask.prompt_tokens <= LONGEST_PROMPT][:calls]
+    some = in_batches(some, batch_share, Random(0))
     factor = (len(some) - 1) / (per_second * (some[-1].at - some[0].at))
     return [_small(replace(ask, at=(ask.at - some[0].at) * factor)) for ask in some]
 

@@ -88,14 +88,20 @@ class KubernetesHttp:
             failed = self._failed(error)
             raise WatchInterrupted(str(failed)) if stands else failed from None
 
+    async def read(self, path: str, query: str, most_bytes: int) -> bytes:
+        """Any object or list of the API. Raises KubernetesError."""
+        url = f"{self._access.url}{path}"
+        return await self._whole(f"{url}?{query}" if query else url, most_bytes)
+
     async def _get(self, query: str) -> bytes:
+        return await self._whole(f"{self._path}?{query}", LONGEST_LIST)
+
+    async def _whole(self, url: str, most_bytes: int) -> bytes:
         try:
-            async with self._client.stream(
-                "GET", f"{self._path}?{query}", headers=self._headers()
-            ) as answer:
+            async with self._client.stream("GET", url, headers=self._headers()) as answer:
                 if answer.status_code != 200:
                     raise await self._refusal(answer)
-                return await bounded.whole(answer.aiter_bytes(), LONGEST_LIST)
+                return await bounded.whole(answer.aiter_bytes(), most_bytes)
         except bounded.TooLong as error:
             raise KubernetesError(f"{self._access.url}: {error}") from None
         except httpx2.HTTPError as error:

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate.engine.api import completions, fields
 from pdgate.engine.api.ask import check_length
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.api.service import EngineService
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.pooling import Pooler
@@ -44,8 +44,8 @@ SIDES: Final = (
 """How the two sides of a score may be called."""
 
 
-def routes(service: EngineService) -> APIRouter:
-    router = APIRouter()
+def routes(service: EngineService) -> EngineRoutes:
+    router = EngineRoutes()
     pooler = Pooler(service.model)
 
     async def embedded(prompts: Sequence[Sequence[int]]) -> list[Floats]:

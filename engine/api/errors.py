@@ -2,7 +2,7 @@
 
 import logging
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,7 +13,7 @@ from pdgate.protocols.errors import GatewayError, MethodNotAllowed, NotFound
 log = logging.getLogger(__name__)
 
 
-def install(app: FastAPI) -> None:
+def install(app: Starlette) -> None:
     app.add_exception_handler(GatewayError, _ours)
     app.add_exception_handler(HTTPException, _framework)
     app.add_exception_handler(Exception, _bug)

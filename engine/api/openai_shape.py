@@ -43,6 +43,9 @@ class OpenAIShape(AnswerShape):
             return []
         chunks = self.chunks(choice, choice.index not in self._begun)
         self._begun.add(choice.index)
+        if choice.kv_transfer_params is not None and chunks:
+            # In the chunk with the finish reason, as vLLM 0.33 has it.
+            chunks[-1] |= {"kv_transfer_params": choice.kv_transfer_params}
         return [sse.event(chunk | self._no_usage) for chunk in chunks]
 
     def closing(self, usage: AnswerUsage) -> list[bytes]:

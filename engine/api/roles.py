@@ -10,10 +10,10 @@ Only for who sends "Authorization: Bearer <token>", as callers reach the same po
 import hmac
 import json
 
-from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.roles import CHANGES, EngineRoles
 from pdgate.protocols.errors import BadRequest, Unauthorized
 from pdgate.protocols.instance import Role
@@ -21,7 +21,7 @@ from pdgate.protocols.instance import Role
 PATH = "/admin/role"
 
 
-def routes(roles: EngineRoles, token: str) -> APIRouter:
+def routes(roles: EngineRoles, token: str) -> EngineRoutes:
     """`token` is not empty."""
     expected = f"Bearer {token}".encode()
 
@@ -30,14 +30,16 @@ def routes(roles: EngineRoles, token: str) -> APIRouter:
         if not hmac.compare_digest(said, expected):
             raise Unauthorized("the admin token is missing or wrong")
 
-    router = APIRouter(dependencies=[Depends(check)])
+    router = EngineRoutes()
 
     @router.get(PATH)
-    async def role() -> Response:
+    async def role(http: Request) -> Response:
+        check(http)
         return JSONResponse({"role": roles.role})
 
     @router.post(PATH)
     async def change(http: Request) -> Response:
+        check(http)
         role = _role(await http.body())
         listed = await roles.change(role)
         return JSONResponse({"role": role}, status_code=200 if listed else 202)

@@ -8,18 +8,18 @@ Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py.
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pdgate.engine.api import chat, completions, fields
 from pdgate.engine.api.fields import Body
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.api.service import EngineService
 from pdgate.protocols.errors import BadRequest
 
 
-def routes(service: EngineService) -> APIRouter:
-    router = APIRouter()
+def routes(service: EngineService) -> EngineRoutes:
+    router = EngineRoutes()
 
     @router.post("/tokenize")
     async def tokenize(http: Request) -> Response:

@@ -94,3 +94,12 @@ class Allocator:
     def keep_contents(self, block_id: int) -> None:
         """When its last owner leaves, the block goes idle rather than empty."""
         self._worth_keeping.add(block_id)
+
+    def forget_all(self) -> None:
+        """No contents are worth keeping any more; who uses a block goes on doing so."""
+        for block_id in self._worth_keeping:
+            self._forget(block_id)
+        self._worth_keeping.clear()
+        for block_id in self._idle:
+            self._empty.add(block_id)
+        self._idle.clear()

@@ -6,13 +6,14 @@ peer writes by offset is what the model reads by index.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdgate.engine.layout import Layout
 from pdgate.engine.model import layers
+from pdgate.engine.model.arrays import beside, floats, module, split, view
 from pdgate.engine.model.weights import Floats
 
 Slots = tuple[NDArray[np.intp], NDArray[np.intp]]
@@ -72,10 +73,11 @@ class KvMemory:
     A shard is [layers, blocks, planes, shard_kv_heads, tokens, head_dim].
 
     Args:
-        shards: `layout.tp` stretches of memory, each at least `layout.total_bytes` long.
+        shards: `layout.tp` stretches of memory, each at least `layout.total_bytes` long; tensors of
+            bytes where the model computes with tensors.
     """
 
-    def __init__(self, layout: Layout, shards: Sequence[memoryview]) -> None:
+    def __init__(self, layout: Layout, shards: Sequence[Any]) -> None:
         shape = (
             layout.layers,
             layout.blocks,
@@ -86,11 +88,14 @@ class KvMemory:
         )
         count = layout.total_bytes // layout.item_bytes
         self.layout = layout
-        self.shards = shards
-        self._shards = [
-            np.frombuffer(shard, np.float32, count=count).reshape(shape) for shard in shards
-        ]
+        self._bytes = shards
+        self._shards = [floats(shard, count).reshape(shape) for shard in shards]
         self._heads = [layout.shard_heads(shard) for shard in range(layout.tp)]
+
+    @property
+    def views(self) -> Sequence[memoryview]:
+        """The shards' bytes, where the host can touch them."""
+        return [view(shard) for shard in self._bytes]
 
     def write(
         self,
@@ -99,7 +104,7 @@ class KvMemory:
         planes: Sequence[Floats],
     ) -> None:
         """Into every shard its heads; each plane is [t, kv_heads, head_dim]."""
-        blocks, places = slots
+        blocks, places = (beside(each, self._shards[0]) for each in slots)
         for shard, heads in zip(self._shards, self._heads, strict=True):
             pages = shard[layer]
             for number, plane in enumerate(planes):
@@ -109,11 +114,10 @@ class KvMemory:
         """The first `tokens` tokens, [planes, shard_kv_heads, tokens, head_dim]."""
         needed = self.layout.blocks_for(tokens)
         pages = self._shards[shard][layer]
-        found = pages.take(np.asarray(block_ids[:needed], np.intp), axis=0)
+        found = pages[beside(np.asarray(block_ids[:needed], np.intp), pages)]
         layout = self.layout
-        by_head: Floats = found.transpose(1, 2, 0, 3, 4).reshape(
-            layout.planes, layout.shard_kv_heads, -1, layout.head_dim
-        )
+        by_head: Floats = found.swapaxes(0, 1).swapaxes(1, 2)
+        by_head = by_head.reshape(layout.planes, layout.shard_kv_heads, -1, layout.head_dim)
         return by_head[:, :, :tokens]
 
     def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
@@ -126,12 +130,19 @@ class KvMemory:
         for run in runs:
             parts.append(self._over_shards(layer, queries[row : row + run.count], run, mix))
             row += run.count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return _joined(parts, axis=0)
 
     def _over_shards(self, layer: int, queries: Floats, run: TokenRun, mix: Mix) -> Floats:
         mixed = []
-        for shard, asked in enumerate(np.split(queries, self.layout.tp, axis=1)):
+        for shard, asked in enumerate(split(queries, self.layout.tp, axis=1)):
             planes = self.read(shard, layer, run.block_ids, run.start + run.count)
             values = planes[-1][..., : mix.value_dim]
             mixed.append(layers.attention(asked, planes[0], values, run.start, mix.scale))
-        return mixed[0] if len(mixed) == 1 else np.concatenate(mixed, axis=1)
+        return _joined(mixed, axis=1)
+
+
+def _joined(parts: Sequence[Floats], axis: int) -> Floats:
+    if len(parts) == 1:
+        return parts[0]
+    joined: Floats = module(parts[0]).concatenate(parts, axis=axis)
+    return joined

@@ -156,7 +156,11 @@ class BlockPool:
         if self._journal is not None:
             self._journal.stored(before, full, tokens, salt)
         if self._tiers is not None:
-            self._tiers.put(full, block_id)
+            self._tiers.put(full, block_id, before, tokens, salt)
+
+    def forget_all(self) -> None:
+        """No prompt begins with anything that is known."""
+        self.allocator.forget_all()
 
     def _forget(self, block_id: int) -> None:
         full = self._hash_of.pop(block_id)

@@ -11,6 +11,7 @@ a hash of the model, the shape of its pages, the salt, and all tokens up to its 
 
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from pdgate import __version__
 from pdgate.engine.cache.tier_spec import TierSpec
 from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
+from pdgate.engine.kv_events.journal import TierNews
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,8 @@ MOST_WAITING: Final = 256
 """Blocks that are still to be written; beyond these none is taken."""
 LOOKS: Final = 64
 """After each such part of a tier's bytes that was written here, it is seen to that it has no more."""
+MOST_TOLD: Final = 4096
+"""After so many blocks that listeners were told of, it is seen which of all are still there: others make room, too."""
 CLOSE_SECONDS: Final = 5
 """For what waits at the end; a disk that hangs keeps no engine longer."""
 
@@ -67,7 +71,32 @@ class Tier:
         self._store.make_room()
         self._unlooked = 0
         self._look_after = spec.most_bytes // LOOKS
+        self._looked = False
         self._fails = False
+        self._told: dict[str, bytes] = {}
+        self._untold = 0
+
+    def tells(self, name: str) -> bool:
+        """Whether listeners were told that it has this block."""
+        return name in self._told
+
+    def news(self, name: str, block: TierNews | None) -> list[TierNews]:
+        """What listeners are to be told: of this block, and of those that others have removed. On the writer's thread."""
+        found = []
+        if block is not None and name not in self._told and self.has(name):
+            self._told[name] = block.block_hash
+            self._untold += 1
+            found.append(block)
+        if self._looked or self._untold >= MOST_TOLD:
+            self._looked, self._untold = False, 0
+            there = self._store.names()
+            found += [self._gone(one) for one in [*self._told] if one not in there]
+        elif block is None and name in self._told and not self.has(name):
+            found.append(self._gone(name))
+        return found
+
+    def _gone(self, name: str) -> TierNews:
+        return TierNews(self.medium, None, self._told.pop(name), (), "", stored=False)
 
     def has(self, name: str) -> bool:
         return self._store.has(name)
@@ -93,6 +122,7 @@ class Tier:
             if self._unlooked >= self._look_after:
                 self._unlooked = 0
                 self._store.make_room()
+                self._looked = True
         except OSError as error:
             self.counts.failed += 1
             if not self._fails:
@@ -105,6 +135,9 @@ class Tier:
 
 class Tiers:
     """
+    Attributes:
+        stir: Called on the writer's thread when there is news for `take_news`; None where nobody listens.
+
     Args:
         tiers: From the fastest on.
         of: What else makes KV what it is: weights_of.
@@ -113,10 +146,16 @@ class Tiers:
     def __init__(self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str) -> None:
         self.tiers = tiers
         self._blocks = blocks
-        at = blocks.layout
+        self.weights_are(of)
+        self._writing: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
+        self._news: deque[TierNews] = deque()
+        self.stir: Callable[[], object] | None = None
+
+    def weights_are(self, of: str) -> None:
+        """KV of other weights has other names."""
+        at = self._blocks.layout
         shape = (at.layers, at.kv_heads, at.block_tokens, at.head_dim, at.planes, at.tp, at.dtype)
         self._of = f"{of}\0{shape}\0".encode()
-        self._writing: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -142,22 +181,46 @@ class Tiers:
             if pages is not None:
                 self._blocks.write(block_id, pages)
                 return True
+            if self.stir is not None and tier.tells(name):
+                self._later(tier, name, None, None)
         return False
 
-    def put(self, full: bytes, block_id: int) -> None:
-        """A copy of a block that is full goes to every tier."""
+    def put(
+        self,
+        full: bytes,
+        block_id: int,
+        before: bytes | None = None,
+        tokens: Sequence[int] = (),
+        salt: str = "",
+    ) -> None:
+        """A copy of a block that is full goes to every tier. The rest is for listeners, as of `EventJournal.stored`."""
         name = self._name(full)
-        missing = [tier for tier in self.tiers if not tier.has(name)]
-        if missing:
-            pages = self._blocks.read(block_id)
-            for tier in missing:
-                self._later(tier, name, pages)
+        pages: bytes | None = None
+        for tier in self.tiers:
+            missing = not tier.has(name)
+            if missing and pages is None:
+                pages = self._blocks.read(block_id)
+            if missing or (self.stir is not None and not tier.tells(name)):
+                block = TierNews(tier.medium, before, full, tuple(tokens), salt)
+                self._later(tier, name, pages if missing else None, block)
 
-    def _later(self, tier: Tier, name: str, pages: bytes) -> None:
+    def take_news(self) -> Iterator[TierNews]:
+        """What became of blocks in the tiers since the last call, for listeners."""
+        while self._news:
+            yield self._news.popleft()
+
+    def _later(self, tier: Tier, name: str, pages: bytes | None, block: TierNews | None) -> None:
+        def work() -> None:
+            if pages is not None:
+                tier.put(name, pages)
+            if self.stir is not None and (news := tier.news(name, block)):
+                self._news.extend(news)
+                self.stir()
+
         try:
-            self._writing.put_nowait(lambda: tier.put(name, pages))
+            self._writing.put_nowait(work)
         except Full:
-            tier.counts.dropped += 1
+            tier.counts.dropped += pages is not None
 
     def _write(self) -> None:
         while (write := self._writing.get()) is not None:

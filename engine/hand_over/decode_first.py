@@ -256,6 +256,8 @@ class DecodeFirstHandOver(KvtHandOver):
             prompt=ticket.prompt,
             lent=self._lend(turn),
             push=True,
+            context=self.settings.takes_states,
+            context_needed=False,
             turn=turn,
         )
         try:

@@ -34,6 +34,7 @@ class KvtHandOver(TwoSided):
     takes_ranks: ClassVar = True
     load_failure: ClassVar = "abort"
     pushes: ClassVar = True
+    gives_states: ClassVar = True
     meet_seconds: ClassVar = 2.0
     """How long a question for a request that prefill does not know stays open in staged."""
 
@@ -53,6 +54,9 @@ class KvtHandOver(TwoSided):
             wait_seconds=self.meet_seconds if staged else self.settings.lease_seconds,
             prompt=() if staged else tuple(arrival.prompt),
             push=True,
+            # In staged, prefill has computed the last token as well, and decode does so again: it has its own.
+            context=not staged and self.settings.takes_states,
+            context_needed=False,
         )
         return self.load_from(source, len(arrival.prompt) - 1)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 Fields = Mapping[str, Any]
 
@@ -42,6 +43,17 @@ def integer(fields: Fields, name: str, least: int, most: int) -> int:
 
 def port(fields: Fields, name: str) -> int:
     return integer(fields, name, 1, 65535)
+
+
+def endpoint(fields: Fields, name: str) -> tuple[str, int]:
+    """Host and port of tcp://host:port."""
+    try:
+        parts = urlsplit(text(fields, name))
+        if parts.scheme == "tcp" and parts.hostname and parts.port:
+            return parts.hostname, parts.port
+    except ValueError:
+        pass
+    raise ValueError(f"{name} must be tcp://host:port")
 
 
 def block_ids(fields: Fields, name: str) -> tuple[int, ...]:

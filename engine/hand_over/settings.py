@@ -34,6 +34,7 @@ class ConnectorSettings:
         layer_wise: With neuron, a request may leave layer by layer while it is computed.
         whole_pages: With neuron, decode has prefill send pages whole where the two split the
             heads differently, and puts them in order; it takes the KV's memory once more.
+        read_back: With vllm-nixl, decode keeps what it has of a turn, and prefill reads that.
         max_seqs: How many requests the engine serves at once; with neuron, no more than these
             transfer at once.
         engine_id: What peers know this engine by; empty for a new name at each start.
@@ -48,6 +49,9 @@ class ConnectorSettings:
             happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
         ranks: Which of the engine's ranks the regions are, in this order (those of the first
             pipeline stage come first); empty for all of them.
+        state_bytes: What the model's state of a token takes, which goes along with the pages (engine/speculation.py);
+            None where the engine has none to give, and no use for one.
+        speculates: As decode, the engine guesses tokens, from the second on by itself and the first from such a state.
         tell_ranks: Says something to the connectors of the engine's other ranks (`Connector.told`), if there are any;
             they have been told of every request before that this one knows of.
     """
@@ -66,12 +70,15 @@ class ConnectorSettings:
     store: str = ""
     layer_wise: bool = True
     whole_pages: bool = False
+    read_back: bool = False
     max_seqs: int = 64
     engine_id: str = ""
     mover: Literal["process", "threads"] = "process"
     patience: Patience = field(default_factory=Patience)
     identity: Identity = field(default_factory=Identity)
     ranks: tuple[int, ...] = ()
+    state_bytes: int | None = None
+    speculates: bool = False
     tell_ranks: Callable[[Any], object] = field(default=lambda _: None, repr=False, compare=False)
     moment: Callable[[], DeviceEvent | None] = field(
         default=lambda: None, repr=False, compare=False
@@ -98,6 +105,11 @@ class ConnectorSettings:
     def speaks_for_all(self) -> bool:
         """Whether this is the engine's only process with ranks, or the first one."""
         return is_first(self.ranks)
+
+    @property
+    def takes_states(self) -> bool:
+        """Whether this process is where the engine's decode side hears of a peer's state."""
+        return self.state_bytes is not None and self.speculates and self.speaks_for_all
 
     def may(self, role: Role) -> bool:
         return self.role in (role, Role.BOTH)

@@ -80,6 +80,10 @@ class BlockStore:
             os.utime(path)
         return pages
 
+    def names(self) -> set[str]:
+        """Of all that is there. Raises OSError."""
+        return {entry.name for entry in os.scandir(self._folder)}
+
     def remove(self, name: str) -> None:
         (self._folder / name).unlink(missing_ok=True)
 

@@ -10,24 +10,16 @@ Source: NVIDIA/TensorRT-LLM 00bb903, tensorrt_llm/serve/openai_disagg_service.py
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.protocols.dialects.tensorrt_llm import FIELD, FIRST_ID, TOKENS
-from pdgate.transfer.messenger.source import Source
+from pdgate.transfer.messenger.source import FirstTokenSource, Source
 
 MOST_ID = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstTokenSource(Source):
-    """Pages of a prompt whose first token came with the call."""
-
-    first_token: int
 
 
 class TensorRtLlmHandOver(TwoSided):
@@ -49,7 +41,7 @@ class TensorRtLlmHandOver(TwoSided):
         raise ValueError("request_type must be context_only or generation_only")
 
     def _source(self, params: read.Fields, together: bool) -> Source:
-        host, port = _endpoint(read.text(params, "ctx_info_endpoint"))
+        host, port = read.endpoint(params, "ctx_info_endpoint")
         key = _key(read.integer(params, "ctx_request_id", FIRST_ID, MOST_ID))
         if together:
             return Source(host, port, key, self.settings.lease_seconds)
@@ -106,13 +98,3 @@ class TensorRtLlmHandOver(TwoSided):
 
 def _key(id: int) -> str:
     return f"trt {id}"
-
-
-def _endpoint(found: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(found)
-        if parts.scheme == "tcp" and parts.hostname and parts.port:
-            return parts.hostname, parts.port
-    except ValueError:
-        pass
-    raise ValueError("ctx_info_endpoint must be tcp://host:port")

@@ -32,10 +32,12 @@ from pdgate.transfer.messenger.loads import LoadContext, Loads
 from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.mover import Mover, ThreadMover
 from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.messenger.push_table import Kept, PushTable
 from pdgate.transfer.messenger.service import MessengerService, Offering
 from pdgate.transfer.messenger.shape import PageShape
+from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.messenger.workers import MessengerWorker
 
@@ -52,12 +54,15 @@ class TwoSided(Connector):
     """
     Attributes:
         pushes: Prefill writes into decode's pages; else decode reads prefill's.
+        gives_states: A push carries the state of the last token that prefill computed (`Pages.state`), where decode has
+            a use for it.
         hands_first_token: Prefill samples the first token, and decode goes on behind it;
             else decode computes the last prompt token and samples the first itself.
     """
 
     takes_devices: ClassVar = True
     pushes: ClassVar = False
+    gives_states: ClassVar = False
     hands_first_token: ClassVar = False
 
     def __init__(
@@ -78,12 +83,20 @@ class TwoSided(Connector):
         self._layout = layout
         self._offers = Offers(self.counters)
         shape = PageShape.of(layout, settings.model, order=layout.order, stages=layout.stages)
+        state_bytes = settings.state_bytes if self.gives_states else None
+        self._inbox: Slots | None = None
+        outbox: ContextOutbox | None = None
+        if state_bytes is not None and settings.takes_states and settings.may(Role.DECODE):
+            self._inbox = Slots(backend, state_bytes, settings.max_seqs)
+        if state_bytes is not None and settings.may(Role.PREFILL):
+            outbox = ContextOutbox(backend, state_bytes)
         self.movers = self._start_movers(backend, regions)
         self._pushes = PushTable(
             core,
             shape,
             self._offers,
             self.movers,
+            outbox=outbox,
             counters=self.counters,
             ranks=settings.ranks,
         )
@@ -97,6 +110,7 @@ class TwoSided(Connector):
                 settings.lease_seconds,
                 self.locate,
                 settings.patience,
+                inbox=self._inbox,
                 identity=settings.identity,
                 deliver=self._deliver,
                 ranks=settings.ranks,
@@ -123,6 +137,9 @@ class TwoSided(Connector):
         except BaseException:
             for mover in self.movers:
                 mover.close()
+            if outbox is not None:
+                outbox.close()
+            self._close_inbox()
             raise
         self.service_address = (settings.advertised_host, self._service.port)
         self.kv_address = self.service_address
@@ -197,7 +214,8 @@ class TwoSided(Connector):
             self.core.release(request_id)
             return None
         block_ids, tokens, after = pages.block_ids, pages.tokens, self.settings.moment()
-        match self._pushes.kept(request_id, block_ids, tokens, after=after):
+        context = pages.state if self.gives_states else b""
+        match self._pushes.kept(request_id, block_ids, tokens, context=context, after=after):
             case Kept.PUSHING:
                 return self.answer(request_id, pages)
             case Kept.DONE:
@@ -226,10 +244,17 @@ class TwoSided(Connector):
         """What came beside the pages, before the core hears that they are there."""
         if self.hands_first_token and context.first_token is not None:
             self.core.sampled(request_id, context.first_token)
+        if self.settings.takes_states and context.data:
+            self.core.came_along(request_id, context.data)
 
     def close(self) -> None:
         self._loads.close()
         self._service.close()
+        self._close_inbox()
+
+    def _close_inbox(self) -> None:
+        if self._inbox is not None:
+            self._inbox.close()
 
     def _start_movers(self, backend: Backend, regions: Sequence[Region]) -> list[Mover]:
         """One per shard, as each rank of a sharded engine would have its own."""

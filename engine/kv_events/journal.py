@@ -7,11 +7,31 @@ Source: vLLM 0.32.0, vllm/distributed/kv_events.py; vllm/v1/core/block_pool.py.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 Event = Mapping[str, Any]
 MEDIUM = "GPU"
 """What vLLM says of the memory that an engine computes in, on CPUs too."""
+TIERS = {"host": "CPU", "disk": "DISK"}
+"""Of the tiers beyond it. vLLM says CPU of what its OffloadingConnector has in the host's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierNews:
+    """
+    Attributes:
+        medium: As the tier calls it.
+        before, block_hash, tokens, salt: As of `EventJournal.stored`.
+        stored: The tier has it from now on; else it has it no more.
+    """
+
+    medium: str
+    before: bytes | None
+    block_hash: bytes
+    tokens: Sequence[int]
+    salt: str
+    stored: bool = True
 
 
 def name_of(block_hash: bytes) -> int:
@@ -28,10 +48,15 @@ class EventJournal:
         self._block_tokens = block_tokens
         self._publish = publish
         self._events: list[dict[str, Any]] = []
-        self._last: int | None = None
+        self._last: tuple[str, int] | None = None
 
     def stored(
-        self, before: bytes | None, block_hash: bytes, tokens: Sequence[int], salt: str = ""
+        self,
+        before: bytes | None,
+        block_hash: bytes,
+        tokens: Sequence[int],
+        salt: str = "",
+        medium: str = MEDIUM,
     ) -> None:
         """A full block can be found from now on; `before` is the one that it follows.
 
@@ -39,7 +64,7 @@ class EventJournal:
         """
         name = name_of(block_hash)
         parent = None if before is None else name_of(before)
-        if parent is not None and parent == self._last:
+        if parent is not None and (medium, parent) == self._last:
             event = self._events[-1]
             event["block_hashes"].append(name)
             event["token_ids"].extend(tokens)
@@ -54,18 +79,26 @@ class EventJournal:
                     "token_ids": list(tokens),
                     "block_size": self._block_tokens,
                     "lora_id": None,
-                    "medium": MEDIUM,
+                    "medium": medium,
                     "lora_name": None,
                 }
             )
         if salt and before is None:
             self._events[-1]["extra_keys"] = [[salt]]
-        self._last = name
+        self._last = (medium, name)
 
-    def removed(self, block_hash: bytes) -> None:
+    def beyond(self, news: TierNews) -> None:
+        """What became of a block in a tier."""
+        medium = TIERS[news.medium]
+        if news.stored:
+            self.stored(news.before, news.block_hash, news.tokens, news.salt, medium)
+        else:
+            self.removed(news.block_hash, medium)
+
+    def removed(self, block_hash: bytes, medium: str = MEDIUM) -> None:
         """The block holds something else now."""
         name = name_of(block_hash)
-        self._events.append({"type": "BlockRemoved", "block_hashes": [name], "medium": MEDIUM})
+        self._events.append({"type": "BlockRemoved", "block_hashes": [name], "medium": medium})
         self._last = None
 
     def flush(self) -> None:

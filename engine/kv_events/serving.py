@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
 from starlette.responses import JSONResponse, Response
 
 from pdgate.cluster.kv_events import curve
+from pdgate.engine.api.routes import EngineRoutes
 from pdgate.engine.kv_events.journal import EventJournal
 from pdgate.engine.settings import EngineSettings
 from pdgate.transfer.runtime.fleet import Identity, check_place
@@ -51,12 +51,12 @@ def journal_of(publisher: "Publisher | None", block_tokens: int) -> EventJournal
     return None if publisher is None else EventJournal(block_tokens, publisher.publish)
 
 
-def sources_route(publishers: "Sequence[Publisher]") -> APIRouter:
+def sources_route(publishers: "Sequence[Publisher]") -> EngineRoutes:
     """`publishers`: of the data-parallel ranks, in their order."""
     # As above: with ZeroMQ.
     from pdgate.engine.kv_events.publisher import HIGH_WATER_MARK
 
-    router = APIRouter()
+    router = EngineRoutes()
 
     def source_of(publisher: "Publisher") -> dict[str, Any]:
         source: dict[str, Any] = {

@@ -18,11 +18,14 @@ import numpy as np
 
 from pdgate.engine.cache.memory import Mix
 from pdgate.engine.model import layers
+from pdgate.engine.model.arrays import module, split
 from pdgate.engine.model.config import Latent, ModelConfig
 from pdgate.engine.model.weights import Floats
 
 Take = Callable[[str], Floats]
 """A matrix of a layer by its name, [out, in]; a norm's is [size]."""
+Put = Callable[[Floats], Floats]
+"""Brings weights to where they are computed with."""
 
 
 class Attention(ABC):
@@ -38,17 +41,17 @@ class Attention(ABC):
 
 
 class HeadsAttention(Attention):
-    def __init__(self, config: ModelConfig, take: Take) -> None:
+    def __init__(self, config: ModelConfig, take: Take, put: Put) -> None:
         self.mix = Mix(None, config.head_dim)
         self._head_dim = config.head_dim
         self._widths = [config.heads, config.heads + config.kv_heads]
         names = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self._qkv = np.ascontiguousarray(np.concatenate([take(name) for name in names]).T)
-        self._out = np.ascontiguousarray(take("self_attn.o_proj").T)
+        self._qkv = put(np.ascontiguousarray(np.concatenate([take(name) for name in names]).T))
+        self._out = put(np.ascontiguousarray(take("self_attn.o_proj").T))
 
     def project(self, x: Floats, cos: Floats, sin: Floats) -> tuple[Floats, tuple[Floats, ...]]:
         qkv = (x @ self._qkv).reshape(len(x), -1, self._head_dim)
-        q, k, v = np.split(qkv, self._widths, axis=1)
+        q, k, v = split(qkv, self._widths, axis=1)
         return layers.rotate(q, cos, sin), (layers.rotate(k, cos, sin), v)
 
     def finish(self, mixed: Floats) -> Floats:
@@ -56,39 +59,41 @@ class HeadsAttention(Attention):
 
 
 class LatentAttention(Attention):
-    def __init__(self, config: ModelConfig, latent: Latent, take: Take) -> None:
+    def __init__(self, config: ModelConfig, latent: Latent, take: Take, put: Put) -> None:
         self.mix = Mix(float((latent.nope + latent.rope) ** -0.5), latent.rank)
         self._latent = latent
         self._heads = config.heads
         self._eps = config.rms_eps
-        self._query = np.ascontiguousarray(take("self_attn.q_proj").T)
-        self._row = np.ascontiguousarray(take("self_attn.kv_a_proj_with_mqa").T)
-        self._norm = take("self_attn.kv_a_layernorm")
+        self._query = put(np.ascontiguousarray(take("self_attn.q_proj").T))
+        self._row = put(np.ascontiguousarray(take("self_attn.kv_a_proj_with_mqa").T))
+        self._norm = put(take("self_attn.kv_a_layernorm"))
         # [heads, nope + value, rank]
         both = take("self_attn.kv_b_proj").reshape(config.heads, -1, latent.rank)
-        self._to_latent = np.ascontiguousarray(both[:, : latent.nope])
-        self._to_value = np.ascontiguousarray(both[:, latent.nope :].transpose(0, 2, 1))
-        self._out = np.ascontiguousarray(take("self_attn.o_proj").T)
+        self._to_latent = put(np.ascontiguousarray(both[:, : latent.nope]))
+        self._to_value = put(np.ascontiguousarray(both[:, latent.nope :].transpose(0, 2, 1)))
+        self._out = put(np.ascontiguousarray(take("self_attn.o_proj").T))
 
     def project(self, x: Floats, cos: Floats, sin: Floats) -> tuple[Floats, tuple[Floats, ...]]:
         sizes = self._latent
         q = (x @ self._query).reshape(len(x), self._heads, -1)
-        plain, placed = np.split(q, [sizes.nope], axis=-1)
-        absorbed = (plain.transpose(1, 0, 2) @ self._to_latent).transpose(1, 0, 2)
-        queries = np.concatenate((absorbed, layers.rotate_neighbours(placed, cos, sin)), axis=-1)
-        latent, key = np.split(x @ self._row, [sizes.rank], axis=-1)
+        xp = module(x)
+        plain, placed = split(q, [sizes.nope], axis=-1)
+        absorbed = (plain.swapaxes(0, 1) @ self._to_latent).swapaxes(0, 1)
+        turned = layers.rotate_neighbours(placed, cos, sin)
+        queries: Floats = xp.concatenate((absorbed, turned), axis=-1)
+        latent, key = split(x @ self._row, [sizes.rank], axis=-1)
         normed = layers.rms_norm(latent, self._norm, self._eps)[:, None, :]
         rotated = layers.rotate_neighbours(key[:, None, :], cos, sin)
-        return queries, (np.concatenate((normed, rotated), axis=-1),)
+        return queries, (xp.concatenate((normed, rotated), axis=-1),)
 
     def finish(self, mixed: Floats) -> Floats:
-        by_head = mixed.reshape(len(mixed), self._heads, -1).transpose(1, 0, 2)
-        values: Floats = (by_head @ self._to_value).transpose(1, 0, 2)
+        by_head = mixed.reshape(len(mixed), self._heads, -1).swapaxes(0, 1)
+        values: Floats = (by_head @ self._to_value).swapaxes(0, 1)
         finished: Floats = values.reshape(len(mixed), -1) @ self._out
         return finished
 
 
-def attention_of(config: ModelConfig, take: Take) -> Attention:
+def attention_of(config: ModelConfig, take: Take, put: Put) -> Attention:
     if config.latent is None:
-        return HeadsAttention(config, take)
-    return LatentAttention(config, config.latent, take)
+        return HeadsAttention(config, take, put)
+    return LatentAttention(config, config.latent, take, put)

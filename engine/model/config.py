@@ -10,6 +10,15 @@ from typing import Any, Final
 
 LATENT_KIND: Final = "deepseek_v2"
 
+TINY: Final = "pdgate-tiny"
+GUESSABLE: Final = "pdgate-tiny-mtp"
+"""Models that need no files (builtin.py)."""
+
+
+def is_built_in(model: str | None) -> bool:
+    """By its name, or by none."""
+    return model is None or model in (TINY, GUESSABLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Llama3Scaling:

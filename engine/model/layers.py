@@ -1,4 +1,4 @@
-"""The parts of a Llama layer, as functions of arrays.
+"""The parts of a Llama layer, as functions of arrays (arrays.py).
 
 Shapes: t tokens of one sequence or of a whole batch, h heads, c tokens of context,
 d = head_dim. Everything is float32.
@@ -7,20 +7,21 @@ d = head_dim. Everything is float32.
 import numpy as np
 from numpy.typing import NDArray
 
+from pdgate.engine.model.arrays import beside, module, split
 from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.weights import Floats
 
 
 def rms_norm(x: Floats, weight: Floats, eps: float) -> Floats:
-    mean_square = np.mean(x * x, axis=-1, keepdims=True)
-    normed: Floats = x / np.sqrt(mean_square + np.float32(eps)) * weight
+    xp = module(x)
+    mean_square = xp.mean(x * x, axis=-1, keepdims=True)
+    normed: Floats = x / xp.sqrt(mean_square + eps) * weight
     return normed
 
 
 def silu(x: Floats) -> Floats:
     """x * sigmoid(x), in a form that does not overflow."""
-    half = np.float32(0.5)
-    gated: Floats = x * (half + half * np.tanh(half * x))
+    gated: Floats = x * (0.5 + 0.5 * module(x).tanh(0.5 * x))
     return gated
 
 
@@ -42,9 +43,11 @@ def rotary_table(config: ModelConfig, positions: int) -> tuple[Floats, Floats]:
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
     """[t, h, d] with [t, d / 2]: the first half of each head turns with the second."""
-    first, second = np.split(x, 2, axis=-1)
+    first, second = split(x, 2, axis=-1)
     c, s = cos[:, None, :], sin[:, None, :]
-    return np.concatenate((first * c - second * s, second * c + first * s), axis=-1)
+    turned = (first * c - second * s, second * c + first * s)
+    rotated: Floats = module(x).concatenate(turned, axis=-1)
+    return rotated
 
 
 def rotate_neighbours(x: Floats, cos: Floats, sin: Floats) -> Floats:
@@ -52,7 +55,7 @@ def rotate_neighbours(x: Floats, cos: Floats, sin: Floats) -> Floats:
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
     c, s = cos[:, None, :], sin[:, None, :]
-    turned = np.stack((first * c - second * s, second * c + first * s), axis=-1)
+    turned: Floats = module(x).stack((first * c - second * s, second * c + first * s), axis=-1)
     return turned.reshape(x.shape)
 
 
@@ -65,18 +68,19 @@ def attention(q: Floats, k: Floats, v: Floats, start: int, scale: float | None =
     t, heads, dim = q.shape
     kv_heads, context, _ = k.shape
     group = heads // kv_heads
-    grouped = q.reshape(t, kv_heads, group, dim).transpose(1, 2, 0, 3)
-    scores: Floats = grouped.reshape(kv_heads, group * t, dim) @ k.transpose(0, 2, 1)
-    scores *= np.float32(dim**-0.5 if scale is None else scale)
+    xp = module(q)
+    grouped = q.reshape(t, kv_heads, group, dim).swapaxes(0, 1).swapaxes(1, 2)
+    scores: Floats = grouped.reshape(kv_heads, group * t, dim) @ k.swapaxes(1, 2)
+    scores *= dim**-0.5 if scale is None else scale
     if t > 1:
         scores = scores.reshape(kv_heads, group, t, context)
-        scores[:, :, _hidden(t, context, start)] = -np.inf
+        scores[:, :, beside(_hidden(t, context, start), scores)] = -np.inf
         scores = scores.reshape(kv_heads, group * t, context)
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    scores -= xp.amax(scores, axis=-1, keepdims=True)
+    xp.exp(scores, out=scores)
+    scores /= xp.sum(scores, axis=-1, keepdims=True)
     mixed: Floats = scores @ v
-    by_token = mixed.reshape(kv_heads, group, t, -1).transpose(2, 0, 1, 3)
+    by_token = mixed.reshape(kv_heads, group, t, -1).swapaxes(1, 2).swapaxes(0, 1)
     return by_token.reshape(t, -1)
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from pdgate.engine.cache.memory import PagedKv, TokenRun, slots
 from pdgate.engine.model import layers
-from pdgate.engine.model.attentions import Attention, attention_of
+from pdgate.engine.model.arrays import beside, host, split
+from pdgate.engine.model.attentions import Attention, Put, attention_of
 from pdgate.engine.model.config import ModelConfig
 from pdgate.engine.model.weights import Floats, Weights
 
@@ -59,6 +60,7 @@ class Llama:
     Args:
         positions: The longest sequence that will be asked for.
         bias: Added to the logits, [vocab]; -inf forbids a token.
+        put: Brings weights to where they are computed with; the pages have to be there too.
     """
 
     def __init__(
@@ -67,15 +69,17 @@ class Llama:
         weights: Weights,
         positions: int,
         bias: Floats | None = None,
+        put: Put = lambda array: array,
     ) -> None:
         self.config = config
-        self._embedding = weights["model.embed_tokens.weight"]
-        self._layers = [_layer(config, weights, i) for i in range(config.layers)]
-        self._norm = weights["model.norm.weight"]
-        head = self._embedding if config.tied else weights["lm_head.weight"]
-        self._head = np.ascontiguousarray(head.T)
-        self._bias = bias
-        self._cos, self._sin = layers.rotary_table(config, positions)
+        embedding = weights["model.embed_tokens.weight"]
+        self._embedding = put(embedding)
+        self._layers = [_layer(config, weights, i, put) for i in range(config.layers)]
+        self._norm = put(weights["model.norm.weight"])
+        head = embedding if config.tied else weights["lm_head.weight"]
+        self._head = put(np.ascontiguousarray(head.T))
+        self._bias = None if bias is None else put(bias)
+        self._cos, self._sin = map(put, layers.rotary_table(config, positions))
 
     def forward(
         self,
@@ -90,10 +94,41 @@ class Llama:
         """
         return self._logits(self._computed(spans, memory, filled), spans)
 
+    def forward_with_states(
+        self,
+        spans: Sequence[TokenSpan],
+        memory: PagedKv,
+        filled: Callable[[int], None] | None = None,
+    ) -> list[tuple[Floats, Floats]]:
+        """As `forward`, and beside each span's logits what the last layer made of the same tokens,
+        [t, hidden]; where no logits are wanted, of the last one.
+        """
+        computed = self._computed(spans, memory, filled)
+        ends = np.cumsum([len(span.tokens) for span in spans])
+        states = [
+            host(computed[end - (len(span.tokens) if span.wanted is WantedLogits.ALL else 1) : end])
+            for span, end in zip(spans, ends, strict=True)
+        ]
+        return list(zip(self._logits(computed, spans), states, strict=True))
+
+    def head(self, states: Floats) -> Floats:
+        """Logits of what the last layer made of some tokens, [t, vocab]."""
+        if isinstance(states, np.ndarray):
+            states = beside(states, self._norm)
+        normed = layers.rms_norm(states, self._norm, self.config.rms_eps)
+        logits: Floats = normed @ self._head
+        if self._bias is not None:
+            logits += self._bias
+        return host(logits)
+
+    def embedding(self, token: int) -> Floats:
+        """What a token is before the first layer, [hidden]."""
+        return host(self._embedding[token])
+
     def hidden(self, span: TokenSpan, memory: PagedKv) -> Floats:
         """Fills the pages of a span and returns what the head would read, [t, hidden]."""
         computed = self._computed([span], memory, None)
-        return layers.rms_norm(computed, self._norm, self.config.rms_eps)
+        return host(layers.rms_norm(computed, self._norm, self.config.rms_eps))
 
     def _computed(
         self,
@@ -107,9 +142,10 @@ class Llama:
         positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
         runs = [TokenRun(span.start, len(span.tokens), span.block_ids) for span in spans]
         places = slots(memory.layout, runs)
-        cos, sin = self._cos[positions], self._sin[positions]
+        at = beside(positions, self._cos)
+        cos, sin = self._cos[at], self._sin[at]
 
-        x: Floats = self._embedding[ids]
+        x: Floats = self._embedding[beside(ids, self._embedding)]
         for index, layer in enumerate(self._layers):
             normed = layers.rms_norm(x, layer.attention_norm, config.rms_eps)
             q, planes = layer.attention.project(normed, cos, sin)
@@ -118,8 +154,10 @@ class Llama:
                 filled(index)
             x = x + layer.attention.finish(memory.attend(index, q, runs, layer.attention.mix))
             normed = layers.rms_norm(x, layer.mlp_norm, config.rms_eps)
-            gate, up = np.split(normed @ layer.gate_up, 2, axis=-1)
-            x = x + (layers.silu(gate) * up) @ layer.down
+            gate, up = split(normed @ layer.gate_up, 2, axis=-1)
+            gated: Floats = layers.silu(gate) * up
+            down: Floats = gated @ layer.down
+            x = x + down
         return x
 
     def _logits(self, x: Floats, spans: Sequence[TokenSpan]) -> list[Floats]:
@@ -137,24 +175,20 @@ class Llama:
                     pass
             rows.extend(range(begin, end))
             counts.append(end - begin)
-        normed = layers.rms_norm(x[rows], self._norm, self.config.rms_eps)
-        logits: Floats = normed @ self._head
-        if self._bias is not None:
-            logits += self._bias
-        return np.split(logits, np.cumsum(counts)[:-1])
+        return np.split(self.head(x[rows]), np.cumsum(counts)[:-1])
 
 
-def _layer(config: ModelConfig, weights: Weights, index: int) -> _Layer:
+def _layer(config: ModelConfig, weights: Weights, index: int, put: Put) -> _Layer:
     def take(name: str) -> Floats:
         return weights[f"model.layers.{index}.{name}.weight"]
 
     def merged(*names: str) -> Floats:
-        return np.ascontiguousarray(np.concatenate([take(name) for name in names]).T)
+        return put(np.ascontiguousarray(np.concatenate([take(name) for name in names]).T))
 
     return _Layer(
-        attention_norm=take("input_layernorm"),
-        attention=attention_of(config, take),
-        mlp_norm=take("post_attention_layernorm"),
+        attention_norm=put(take("input_layernorm")),
+        attention=attention_of(config, take, put),
+        mlp_norm=put(take("post_attention_layernorm")),
         gate_up=merged("mlp.gate_proj", "mlp.up_proj"),
         down=merged("mlp.down_proj"),
     )

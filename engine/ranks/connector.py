@@ -183,6 +183,8 @@ class RanksConnector(Connector):
                 self._core.abort(*event.words)
             case "sampled":
                 self._core.sampled(*event.words)
+            case "came_along":
+                self._core.came_along(*event.words)
             case _:
                 log.error("rank %d says %r, which means nothing", number, event.name)
 

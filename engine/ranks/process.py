@@ -21,6 +21,8 @@ from pdgate.engine.cache.memory import KvMemory, Mix, Slots, TokenRun
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages, Plan
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.two_sided import ForReaders, TwoSided
+from pdgate.engine.model.arrays import host
+from pdgate.engine.model.attentions import Put
 from pdgate.engine.model.weights import Floats
 from pdgate.engine.peers import connector_settings, open_backend
 from pdgate.engine.ranks.seats import own_layout
@@ -33,6 +35,7 @@ from pdgate.engine.ranks.words import (
     Start,
     counts,
 )
+from pdgate.engine.tensors import open_tensors, putting, registered
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.workers import MessengerWorker
@@ -81,6 +84,9 @@ class FarCore(Core):
     def sampled(self, request_id: str, token: int) -> None:
         self.say("sampled", request_id, token)
 
+    def came_along(self, request_id: str, state: bytes) -> None:
+        self.say("came_along", request_id, state)
+
     def submit_prefill(
         self,
         request_id: str,
@@ -103,17 +109,21 @@ class FarCore(Core):
 class Desk:
     """Orders of the engine, a method each."""
 
-    def __init__(self, start: Start, core: FarCore, memory: KvMemory, connector: TwoSided) -> None:
+    def __init__(
+        self, start: Start, core: FarCore, memory: KvMemory, connector: TwoSided, put: Put
+    ) -> None:
+        """`put`: brings what the engine's process sends to where this rank computes."""
+        self._put = put
         self._core = core
         self._memory = memory
         self._connector = connector
         self._first_layer = start.place.layers.start
 
     def write(self, layer: int, slots: Slots, planes: Sequence[Floats]) -> None:
-        self._memory.write(layer - self._first_layer, slots, planes)
+        self._memory.write(layer - self._first_layer, slots, [self._put(one) for one in planes])
 
     def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
-        return self._memory.attend(layer - self._first_layer, queries, runs, mix)
+        return host(self._memory.attend(layer - self._first_layer, self._put(queries), runs, mix))
 
     def introduce(self, workers: Sequence[MessengerWorker]) -> None:
         self._connector.introduce(workers)
@@ -180,29 +190,32 @@ def open_desk(start: Start, core: FarCore) -> tuple[Desk, RankReady]:
     identity = configured(settings.kv_secret_file, settings.kv_tls)
     backend = open_backend(settings, identity)
     own = own_layout(layout, start.place)
-    region = backend.allocate(own.total_bytes)
+    tensors = open_tensors(settings.device, settings.threads)
+    kv = registered(own, backend, tensors)
     connector: Connector = connect(
         settings.protocol,
         core=core,
         layout=layout,
-        regions=[region],
+        regions=kv.regions,
         backend=backend,
         settings=connector_settings(
             settings,
             start.api_port,
             start.model_root,
             identity,
+            state_bytes=start.state_bytes,
             ranks=(start.place.number,),
             kv_port=start.kv_port,
             engine_id=start.engine_id,
             tell_ranks=partial(core.say, "tell_ranks"),
+            moment=kv.moment,
         ),
     )
     assert isinstance(connector, TwoSided), "the engine has asked for nothing else"
     core.counters = connector.counters
     core.gauges = connector.gauges
     ready = RankReady(connector.worker, connector.kv_address, connector.server_info())
-    return Desk(start, core, KvMemory(own, [region.memory]), connector), ready
+    return Desk(start, core, kv.memory, connector, putting(tensors)), ready
 
 
 def reply(orders: Connection, answer: RankAnswer) -> None:

@@ -35,6 +35,7 @@ class Start:
     api_port: int
     kv_port: int
     model_root: str
+    state_bytes: int
     engine_id: str
 
 

@@ -93,7 +93,7 @@ def seat(config: Any, latent: bool) -> Seat:
 
 def gather(mine: Any) -> list[Any]:
     """What each worker of this engine passes, stage by stage. Blocks until all have."""
-    from torch import distributed  # type: ignore[import-not-found]
+    from torch import distributed
     from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
     found = [mine]

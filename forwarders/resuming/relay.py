@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from pdgate.forwarders.base import Answer
+from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.body_filter import BodyFilter
 from pdgate.forwarders.resuming.chunk import read, without_ids
 from pdgate.forwarders.resuming.journal import JournalVerdict, StreamJournal
@@ -43,7 +43,24 @@ class Relay(BodyFilter):
         self._splitter = sse.Splitter()
         self._held: list[bytes] = []
         self._broken = False
-        self._done = False
+        self._done = self._started = self._ended = False
+
+    @property
+    def over(self) -> bool:
+        """All has been said, or it has been broken off."""
+        return self._broken or self._done or self._ended
+
+    def break_off(self, error: GatewayError) -> bool:
+        """End it here, for a reason of ours; False before it has begun, and when it is over."""
+        if self.over or not self._started:
+            return False
+        self._broken = True
+        self.client.ended(error)
+        return True
+
+    def start(self, sink: Sink) -> None:
+        self._started = True
+        super().start(sink)
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         if self._broken:
@@ -57,6 +74,7 @@ class Relay(BodyFilter):
     def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
         if self._broken:
             return
+        self._ended = True
         out = self._relayed(last) if last else b""
         journal = self._journal
         if self._broken:

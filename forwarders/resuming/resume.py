@@ -4,6 +4,9 @@ resuming = Resuming.of(call, record, deliver, 3)    None if the call cannot be r
 resuming.call, resuming.deliver                     in place of the call and its deliver
 resuming.why_not(error, prefill)                    empty if another engine can go on
 resuming.rest()                                     the call that asks it to
+
+A call that may give way (pausing.py) is resumed as well, and then also one that is no stream: its engines stream,
+and gathered.py makes one answer of the events.
 """
 
 from typing import Self
@@ -12,6 +15,12 @@ from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
+from pdgate.forwarders.resuming.gathered import (
+    Gathering,
+    GatheringRoom,
+    as_stream,
+    why_not_gathered,
+)
 from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.relay import Relay
 from pdgate.forwarders.resuming.rewriting import Rewriting
@@ -26,41 +35,84 @@ class Resuming:
         cause: The first break, which the client gets if the stream ends with a later one.
     """
 
-    def __init__(self, call: Call, deliver: Deliver, most: int) -> None:
-        self.call = asking_for_ids(call)
+    def __init__(
+        self, call: Call, deliver: Deliver, most: int, room: GatheringRoom | None = None
+    ) -> None:
         self._asked = call
+        self._gathering: Gathering | None = None
+        self._whole = deliver
+        if not call.streams:
+            call, self._gathering = as_stream(call), Gathering(call, deliver, room)
+            deliver = self._gathering.deliver
+        self.call = asking_for_ids(call)
         self._deliver = deliver
+        self._relay: Relay | None = None
+        self._paused = self._passes = False
+        self._text: bool | None = None
         self._left = most
         self._journal = StreamJournal()
         self.cause: GatewayError | None = None
         self._refused = ""
         self._broke_at: int | None = None
         self._shows_ids = call.value(WANTED) is True
-        options = call.value("stream_options", {})
+        options = self.call.value("stream_options", {})
         self._counts = isinstance(options, dict) and options.get("include_usage") is True
 
     @classmethod
-    def of(cls, call: Call, record: Record, deliver: Deliver, most: int) -> Self | None:
-        record.not_resumed = why_not(call)
-        return None if record.not_resumed else cls(call, deliver, most)
+    def of(
+        cls,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        most: int,
+        *,
+        gathers: bool = False,
+        room: GatheringRoom | None = None,
+    ) -> Self | None:
+        """`gathers`: one that is no stream can be resumed, too; `room`: for its answer."""
+        if gathers and call.api is not None:
+            record.not_resumed = "another route"
+        elif gathers and not call.streams:
+            record.not_resumed = why_not_gathered(call) or why_not(as_stream(call))
+        else:
+            record.not_resumed = why_not(call)
+        return None if record.not_resumed else cls(call, deliver, most, room)
+
+    def close(self) -> None:
+        """The call is over."""
+        if self._gathering is not None:
+            self._gathering.close()
+
+    def has_begun(self, record: Record) -> bool:
+        """What follows must go on with what has been said."""
+        if self._gathering is not None:
+            return self._gathering.begun
+        return record.committed is not None
+
+    def as_asked(self, call: Call) -> Call:
+        """For the record: the client's call, under the id of this attempt."""
+        return self._asked.retried(call.attempt_id)
 
     async def deliver(self, answer: Answer, record: Record) -> None:
         at = _engine(record)
         rewrite = None
-        if record.committed is None:
+        if not self.has_begun(record):
             # Whatever an earlier attempt began, the client has nothing of it.
             self._journal = StreamJournal()
             self._journal.lost = self._refused
         else:
             rewrite = Rewriting(self.call, self._journal).event
-            record.resumed += 1
+            if not self._paused:
+                record.resumed += 1
+        self._paused = self._passes = False
         if not _is_stream(answer):
             if rewrite is not None:
                 raise EngineFailed("the engine answered with no stream", at=at)
             self._journal.lost = "no stream"
-            await self._deliver(answer, record)
+            self._passes = True
+            await self._whole(answer, record)
             return
-        relay = Relay(
+        relay = self._relay = Relay(
             answer,
             self._journal,
             at,
@@ -68,14 +120,17 @@ class Resuming:
             shows_ids=self._shows_ids,
             counts=self._counts,
         )
-        await self._deliver(relay, record)
+        try:
+            await self._deliver(relay, record)
+        finally:
+            self._relay = None
 
     def is_refused(self, error: GatewayError, record: Record) -> bool:
         """The engine refuses a call only for the token ids that it asks for.
 
         SGLang, for one, has no ids in the streams of chats, and answers so (its #30917).
         """
-        ours = record.committed is None and not (self._shows_ids or self._refused)
+        ours = not self.has_begun(record) and not (self._shows_ids or self._refused)
         return ours and isinstance(error, EngineRejected) and WANTED.encode() in error.body
 
     def without_ids(self) -> Call:
@@ -88,10 +143,50 @@ class Resuming:
         self.cause = self.cause or error
         return self._why_not(error) or self._why_not_again(error, prefill)
 
+    def begins_anew(self) -> bool:
+        """Whether the answer can, as the client has nothing of it: then what was gathered is forgotten."""
+        if self._gathering is None:
+            return False
+        self._gathering.forget()
+        return True
+
     def rest(self) -> Call:
         """The call for the rest of the answer."""
         self._left -= 1
         return continuation(self.call, self._journal)
+
+    # Of a call that gives way.
+
+    @property
+    def said_tokens(self) -> int:
+        return len(self._journal.tokens)
+
+    def may_pause(self, record: Record) -> bool:
+        """Whether its legs can end now, and the answer go on later with nothing lost."""
+        if self._refused or self._passes:
+            return False
+        if not self.has_begun(record):
+            # A relay that no byte has left is about to begin.
+            return self._relay is None
+        journal = self._journal
+        if journal.lost or journal.finish or (self._relay is not None and self._relay.over):
+            return False
+        if journal.whole < len(journal.tokens) and self.call.value("temperature") != 0:
+            return False
+        if self._text is None:
+            self._text = not more_than_text(self.call)
+        most = limit(self.call)
+        return self._text and (most is None or journal.whole < most)
+
+    def break_off(self, error: GatewayError) -> bool:
+        """Ends what is relayed now, at an event; False if nothing is."""
+        return self._relay is not None and self._relay.break_off(error)
+
+    def later(self, record: Record) -> Call:
+        """The call that goes on when it has given way."""
+        self._paused = True
+        self._journal.forget()
+        return continuation(self.call, self._journal) if self.has_begun(record) else self.call
 
     def _why_not(self, error: GatewayError) -> str:
         journal = self._journal

@@ -8,7 +8,7 @@ What is drained is shared as thresholds are (gateway/sync/shared_setting.py), so
 and one that starts later too. It stays said while an engine is away, and for an engine that comes back as it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Depends
@@ -47,8 +47,10 @@ def routes(
     drained: SharedSetting[Drained],
     token: str,
     more: Callable[[Endpoint], Mapping[str, Any]] = nothing_more,
+    let_in: Callable[[str], Awaitable[None]] | None = None,
 ) -> APIRouter:
-    """`token` is not empty; `more` adds what else is known of an instance."""
+    """`token` is not empty; `more` adds what else is known of an instance; `let_in` is told of what is
+    undrained, where a weight update may have left it out."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)
@@ -67,6 +69,8 @@ def routes(
     async def undrain(instance_id: str) -> dict[str, Any]:
         """Sends it calls again."""
         _found(instances, instance_id)
+        if let_in is not None:
+            await let_in(instance_id)
         await _change(drained, lambda before: before.without(instance_id))
         return _told(_found(instances, instance_id))
 

@@ -1,6 +1,6 @@
 """The admin listener: which routes are where, when the admin routes have a port of their own.
 
-    admin listener    /admin/*, /debug/*     for who knows the token
+    admin listener    /admin/*, /debug/*     for who knows the token, as are /workers and what controls engines
                       /console, /health, /ready, /metrics
     main listener     all but /admin/*, /debug/* and /console, and /metrics only if it is wanted there
 
@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pdgate.gateway import errors
+from pdgate.gateway.control.wire import PATHS
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.errors import GatewayError, NotFound
 
-FOR_ADMINS = ("/admin/", "/debug/")
+FOR_ADMINS = ("/admin/", "/debug/", "/workers/")
+CONTROL = PATHS | {"/workers"}
 ON_BOTH = frozenset({"/health", "/ready"})
 METRICS = "/metrics"
 CONSOLE = "/console"
@@ -63,14 +65,18 @@ class Listeners:
         if path in ON_BOTH:
             return
         if scope["server"][1] != self._admin_port:
-            hidden = path.startswith(FOR_ADMINS) or (path == METRICS and not self._metrics_on_main)
+            hidden = _is_for_admins(path) or (path == METRICS and not self._metrics_on_main)
             hidden = hidden or _is_console(path)
         else:
-            hidden = path != METRICS and not path.startswith(FOR_ADMINS) and not _is_console(path)
+            hidden = path != METRICS and not _is_for_admins(path) and not _is_console(path)
         if hidden:
             raise NotFound(f"{scope['method']} {path}: Not Found")
-        if path.startswith(FOR_ADMINS):
+        if _is_for_admins(path):
             self._check(Request(scope))
+
+
+def _is_for_admins(path: str) -> bool:
+    return path.startswith(FOR_ADMINS) or path in CONTROL
 
 
 def _is_console(path: str) -> bool:

@@ -17,12 +17,14 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from time import monotonic, monotonic_ns
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
+from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
 from pdgate.protocols.errors import GatewayError, Overloaded
 from pdgate.scheduling.admission import (
     NEVER,
+    ORDINARY,
     Ample,
     Limits,
     Line,
@@ -43,10 +45,36 @@ FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
 LATE = "late"
 
 
+class GivesWay(Protocol):
+    """Running calls of low urgency that end for others, and come again (giving_way.py).
+
+    Attributes:
+        gave_way: (model, what a call was about) -> how often one did.
+    """
+
+    gave_way: Counter[tuple[str, str]]
+
+    def turn(self, name: str | None, place: LinePlace) -> "FreeTurn":
+        """That of a call that may give way. Raises Overloaded."""
+
+    def has_less_urgent(self, urgency: int) -> bool:
+        """Whether such calls run."""
+
+    def consider(self) -> None:
+        """Calls wait, maybe for what less urgent ones have."""
+
+    def lets_in(self, name: str, model: "WaitingModel") -> bool:
+        """Whether the place that is free goes to a call that gave way, which begins again."""
+
+
 class Gate:
     """
     Attributes:
+        giving_way: None where no call gives way.
         refused: (model, FULL, HOPELESS, TOO_LONG, GAVE_WAY or LATE) -> calls.
+        limits: In force.
+        models: Those for which calls have come.
+        line_length: Of all lines together, calls that gave way included.
     """
 
     def __init__(
@@ -54,26 +82,29 @@ class Gate:
     ) -> None:
         """`lines`: those of other processes, if any; the limits of engines hold for all of them."""
         self.refused: Counter[tuple[str, str]] = Counter()
-        self._limits = limits
+        self.giving_way: GivesWay | None = None
+        self.limits = limits
         self._room = Room(limits)
         self._endpoints = endpoints
         self._lines = lines
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
-        self._models: dict[str, _Model] = {}
-        self._strangers = _Model(self)
-        self._waiting = 0
+        self.models: dict[str, WaitingModel] = {}
+        self._strangers = WaitingModel(self)
+        self.line_length = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def turn(self, name: str | None, place: LinePlace) -> "FreeTurn":
+    def turn(self, name: str | None, place: LinePlace, may_give_way: bool = True) -> "FreeTurn":
         """For a model's next call, which is to be entered at once. Raises Overloaded."""
+        if place.urgency > ORDINARY and may_give_way and self.giving_way is not None:
+            return self.giving_way.turn(name, place)
         try:
             eligible = self._endpoints.eligible(name)
         except GatewayError:
             # No engine serves it, which the scheduler says. A name that none knows is
             # not remembered: anybody could make up many.
-            return self._let_in(self._models.get(name or "", self._strangers))
-        model = self._models.get(name or "")
+            return self._let_in(self.models.get(name or "", self._strangers))
+        model = self.models.get(name or "")
         if model is None:
             model = self._add(name or "")
         if model.eligible is not eligible:
@@ -90,31 +121,35 @@ class Gate:
 
     def put(self, limits: Limits) -> None:
         """Other limits, for who waits, too."""
-        self._limits, self._room = limits, Room(limits)
-        for model in self._models.values():
+        self.limits, self._room = limits, Room(limits)
+        for model in self.models.values():
             model.eligible = None
             model.line.late_share = limits.late_share
         self.look()
 
     def look(self) -> None:
         """There may be room now."""
-        if not self._waiting:
+        if not self.line_length:
             return
-        for name, model in self._models.items():
-            while model.waiters and self._has_room(name, model):
+        for name, model in self.models.items():
+            while (model.waiters or model.paused) and self.has_room(name, model):
+                if model.paused and self._lets_in(name, model):
+                    continue
+                if not model.waiters:
+                    break
                 self._begin_next(name, model)
 
     def waiting(self) -> Iterator[tuple[str, int]]:
         """(model, calls that wait for it)"""
-        return ((name, len(model.line)) for name, model in self._models.items())
+        return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
 
     # A turn's.
 
     def _turn(
-        self, key: str, eligible: EligibleSet, model: "_Model", place: LinePlace
+        self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
     ) -> "FreeTurn":
         """Where a closer look is needed. Raises Overloaded."""
-        longest = self._limits.ttft_seconds
+        longest = self.limits.ttft_seconds
         if longest is not None:
             self._check_outlook(key, eligible, place, longest)
         if not model.waiters and self._room_for(eligible, model):
@@ -122,12 +157,12 @@ class Gate:
         place.due = self._room.due(eligible, place.tokens, monotonic())
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
-    def _let_in(self, model: "_Model") -> "FreeTurn":
+    def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.begun += 1
         model.tell()
         return model.at_once
 
-    def _join(self, key: str, model: "_Model", place: LinePlace) -> "asyncio.Future[None]":
+    def _join(self, key: str, model: "WaitingModel", place: LinePlace) -> "asyncio.Future[None]":
         """What to wait for. Raises Overloaded."""
         self._make_place(key, model, place)
         if not model.waiters:
@@ -136,37 +171,39 @@ class Gate:
         model.tell()
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
-        self._waiting += 1
-        self._wind()
+        self.line_length += 1
+        self.wind()
+        if self.giving_way is not None:
+            self.giving_way.consider()
         return waiter
 
-    def _begun(self, model: "_Model") -> None:
+    def begins(self, model: "WaitingModel") -> None:
         """One that was let in is about to reserve its engines."""
         model.beginning -= 1
         model.tell()
 
-    def _left_line(self, model: "_Model", place: LinePlace) -> None:
+    def _left_line(self, model: "WaitingModel", place: LinePlace) -> None:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
             model.tell()
-            self._waiting -= 1
+            self.line_length -= 1
 
-    def _ended(self, model: "_Model") -> None:
+    def ended(self, model: "WaitingModel") -> None:
         model.begun -= 1
         if model.shared is not None:
             model.tell()
-        if self._waiting:
+        if self.line_length:
             self.look()
 
     # How.
 
-    def _has_room(self, name: str, model: "_Model") -> bool:
-        eligible = self._eligible(name or None)
+    def has_room(self, name: str, model: "WaitingModel") -> bool:
+        eligible = self.eligible(name or None)
         # No engine serves it any more, which the scheduler says.
         return eligible is None or self._room_for(eligible, model)
 
-    def _room_for(self, eligible: EligibleSet, model: "_Model") -> bool:
+    def _room_for(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
         if self._lines is None or model.shared is None:
             return self._room.for_one_more(eligible, model.begun, model.beginning)
         self._lines.take_in()
@@ -175,27 +212,30 @@ class Gate:
         return self._room.for_one_more(eligible, model.begun, model.beginning, others, since)
 
     def _ample(self, eligible: EligibleSet) -> Ample:
-        if self._lines is not None or self._limits.ttft_seconds is not None:
+        if self._lines is not None or self.limits.ttft_seconds is not None:
             # Others are to be asked, or how long it takes.
             return NEVER
         return self._room.ample(eligible)
 
-    def _add(self, name: str) -> "_Model":
+    def _add(self, name: str) -> "WaitingModel":
         shared = None if self._lines is None else self._lines.of(name)
-        model = self._models[name] = _Model(self, shared)
+        model = self.models[name] = WaitingModel(self, shared)
         return model
 
-    def _eligible(self, name: str | None) -> EligibleSet | None:
+    def eligible(self, name: str | None) -> EligibleSet | None:
         try:
             return self._endpoints.eligible(name)
         except GatewayError:
             return None
 
-    def _begin_next(self, name: str, model: "_Model") -> None:
-        eligible, now = self._eligible(name or None), monotonic()
+    def _lets_in(self, name: str, model: "WaitingModel") -> bool:
+        return self.giving_way is not None and self.giving_way.lets_in(name, model)
+
+    def _begin_next(self, name: str, model: "WaitingModel") -> None:
+        eligible, now = self.eligible(name or None), monotonic()
         place = model.line.next(now if eligible is None else self._room.soonest(eligible, now))
         waiter, _ = model.waiters.pop(place)
-        self._waiting -= 1
+        self.line_length -= 1
         if waiter.cancelled():
             # Its client has left, and it is about to learn that.
             model.tell()
@@ -214,19 +254,24 @@ class Gate:
         if expected is not None and expected > longest:
             raise self._refusal(key, LATE, expected - longest)
 
-    def _make_place(self, key: str, model: "_Model", place: LinePlace) -> None:
+    def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
         expected = model.pace.wait(model.line.ahead(), monotonic())
-        longest = self._limits.wait_seconds
-        if expected is not None and expected > longest:
+        longest = self.limits.wait_seconds
+        if expected is not None and expected > longest and not self._gives_way_to(place):
             raise self._refusal(key, HOPELESS, expected - longest)
-        if len(model.line) < self._limits.waiting:
+        if len(model.line) < self.limits.waiting:
             return
         weakest = model.line.gives_way(place)
         if weakest is place:
             raise self._refusal(key, FULL, model.pace.wait(0, monotonic()))
         self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
 
-    def _turn_away(self, model: "_Model", place: LinePlace, error: Overloaded) -> None:
+    def _gives_way_to(self, place: LinePlace) -> bool:
+        """Whether calls run that may: then the pace of the others says nothing."""
+        giving = self.giving_way
+        return giving is not None and giving.has_less_urgent(place.urgency)
+
+    def _turn_away(self, model: "WaitingModel", place: LinePlace, error: Overloaded) -> None:
         waiter, _ = model.waiters[place]
         self._left_line(model, place)
         if not waiter.cancelled():
@@ -240,7 +285,7 @@ class Gate:
             retry_after_seconds=advice,
         )
 
-    def _wind(self) -> None:
+    def wind(self) -> None:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._tick_seconds, self._tick)
 
@@ -250,19 +295,21 @@ class Gate:
         now = monotonic()
         if now >= self._next_check:
             self._next_check = now + TICK_SECONDS
-            self._turn_away_late(now - self._limits.wait_seconds)
-        if self._waiting:
-            self._wind()
+            self._turn_away_late(now - self.limits.wait_seconds)
+            if self.giving_way is not None:
+                self.giving_way.consider()
+        if self.line_length:
+            self.wind()
 
     def _turn_away_late(self, earliest: float) -> None:
         """Those who have waited since before that."""
-        for key, model in self._models.items():
+        for key, model in self.models.items():
             for place in [p for p, (_, since) in model.waiters.items() if since < earliest]:
                 expected = model.pace.wait(len(model.line), monotonic())
                 self._turn_away(model, place, self._refusal(key, TOO_LONG, expected))
 
 
-class _Model:
+class WaitingModel:
     """The calls of one model.
 
     Attributes:
@@ -270,6 +317,7 @@ class _Model:
         beginning: Of these, who have not yet been able to reserve an engine.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
+        paused: The same of calls that gave way, each with a name of its own.
         shared: The same of other processes, if there are any.
         eligible, ample: Who serves it, and where they have room for sure.
         at_once: Of all calls that need not wait.
@@ -283,18 +331,20 @@ class _Model:
         "eligible",
         "line",
         "pace",
+        "paused",
         "shared",
         "since",
         "waiters",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
-        self.line = Line(gate._limits.late_share)
+        self.line = Line(gate.limits.late_share)
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
         self.since = 0
         self.waiters: dict[LinePlace, tuple[asyncio.Future[None], float]] = {}
+        self.paused: dict[object, asyncio.Future[None]] = {}
         self.shared = shared
         self.eligible: EligibleSet | None = None
         self.ample = NEVER
@@ -312,14 +362,22 @@ class FreeTurn:
     Attributes:
         waits: Others are before it: in the block, `come` is to be awaited first.
         seconds: How long it has waited.
+        made_way: How many calls gave way to it.
+        pausing: Of one that may give way; None of any other.
     """
 
-    __slots__ = ("_gate", "_model", "seconds", "waits")
+    __slots__ = ("_gate", "_model", "made_way", "pausing", "seconds", "waits")
 
-    def __init__(self, gate: Gate, model: _Model) -> None:
+    def __init__(self, gate: Gate, model: WaitingModel) -> None:
         self._gate, self._model = gate, model
         self.waits = False
         self.seconds = 0.0
+        self.made_way = 0
+        self.pausing: Pausing | None = None
+
+    @property
+    def model(self) -> WaitingModel:
+        return self._model
 
     async def come(self) -> None:
         """Returns when the call may begin. Raises Overloaded."""
@@ -333,7 +391,7 @@ class FreeTurn:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._gate._ended(self._model)
+        self._gate.ended(self._model)
 
 
 class WaitingTurn(FreeTurn):
@@ -342,7 +400,7 @@ class WaitingTurn(FreeTurn):
     __slots__ = ("_place", "_waiter")
 
     def __init__(
-        self, gate: Gate, model: _Model, place: LinePlace, waiter: "asyncio.Future[None]"
+        self, gate: Gate, model: WaitingModel, place: LinePlace, waiter: "asyncio.Future[None]"
     ) -> None:
         super().__init__(gate, model)
         self._place, self._waiter = place, waiter
@@ -352,8 +410,9 @@ class WaitingTurn(FreeTurn):
         since = monotonic()
         await self._waiter
         self.waits = False
-        self._gate._begun(self._model)
+        self._gate.begins(self._model)
         self.seconds = monotonic() - since
+        self.made_way = self._place.made_way
 
     def __exit__(
         self,
@@ -367,8 +426,8 @@ class WaitingTurn(FreeTurn):
             if not waiter.done() or waiter.cancelled() or waiter.exception() is not None:
                 return
             # It was let in, and left in the same moment.
-            self._gate._begun(self._model)
-        self._gate._ended(self._model)
+            self._gate.begins(self._model)
+        self._gate.ended(self._model)
 
 
 NO_TURN: Final = nullcontext()

@@ -1,6 +1,7 @@
 """Requests that go to one engine as they came, whatever is in them.
 
     GET  /v1/responses/{id}, POST .../cancel    to the engine that keeps the response
+    POST /v1/audio/...                          to a plain engine of the model
     the rest of /v1/responses/{id}              the same, with `passthrough`
     any other /v1/... that is not known here    with `passthrough`: to an engine of the model that
                                                 is named in a JSON body, a form or the query
@@ -25,7 +26,7 @@ from pdgate.gateway.intake import TAKEN, UNMISTAKABLE, Intake
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import PASSED, RESPONSES, STORED, Api
+from pdgate.protocols.apis import PASSED, RESPONSES, SOUNDS, STORED, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     Call,
@@ -92,6 +93,8 @@ def asked(
     kept = _KEPT.fullmatch(path)
     if kept is not None and method == ("POST" if kept[2] else "GET"):
         return PassedRequest(STORED, method, target, query, kept[1])
+    if method == "POST" and path in SOUNDS:
+        return PassedRequest(SOUNDS[path], method, path, query)
     # Engines may take a slash at the end for none.
     plain = path.rstrip("/")
     if not everything or method not in METHODS or plain in TAKEN or plain in NEVER:
@@ -144,7 +147,8 @@ def passing(
         body={},
         headers=forwarded,
         model=model,
-        prompt_tokens=len(body) // BYTES_PER_TOKEN,
+        # How long a sound is, its bytes do not tell: 30 s are 1,500 tokens to Whisper, and 60 KB or 1 MB.
+        prompt_tokens=0 if asked.api.kind is Kind.SOUNDS else len(body) // BYTES_PER_TOKEN,
         method=asked.method,
         blocks=(),
         api=asked.api,

@@ -86,6 +86,11 @@ def only_model(
     return next(iter(models), None)
 
 
+def named_in(message: bytes) -> list[str]:
+    """The models that a message of a session names. Raises BadRequest for one that is too long to be read."""
+    return _in_bytes(b"", message)
+
+
 def _in_body(content_type: bytes, body: bytes) -> list[str]:
     form = forms.read(content_type, body)
     if form is None:

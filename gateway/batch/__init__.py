@@ -4,6 +4,8 @@ objects     files and batches, as clients read them
 lines       one line: a call, or why it is none; its answer, or its error
 state       what is kept of them: the contract
 sqlite      the state in a file of SQLite
+in_redis    the state in a Redis, which several hosts share; redis_scripts has its keys and steps
+sharing     the state that settings ask for, and which process serves batches: a lock of the host's, or a lease (redis_lease)
 blobs       contents of files, in a folder or at a storage
 archive     those, for the event loop
 upload      a form with a file, written as it comes

@@ -22,7 +22,9 @@ from pdgate.gateway.service import Service
 from pdgate.gateway.upstream.contracts import AnswerMemory
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.errors import (
+    CallAborted,
     CallBreaksEngines,
+    CallsHeld,
     Draining,
     EngineBusy,
     EngineRejected,
@@ -39,7 +41,8 @@ from pdgate.protocols.errors import (
 from pdgate.protocols.priority import LEAST_URGENT
 
 NOT_NOW: Final = (
-    RateLimited, Overloaded, OutOfMemory, Draining, NoInstance, EngineBusy, GatewayShort,
+    RateLimited, Overloaded, OutOfMemory, Draining, NoInstance, EngineBusy, GatewayShort, CallsHeld,
+    CallAborted,
 )  # fmt: skip
 TRIES: Final = 3
 """For what engines fail with, each of which is several attempts of the service."""

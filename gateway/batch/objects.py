@@ -74,7 +74,6 @@ class BatchObject(msgspec.Struct, frozen=True):
         errors: Why it failed: code, message, param and line of each.
         total, completed, failed: Lines; the last two count once it has ended.
         ends_as: What it becomes behind its finalizing.
-        output_id, error_id: Of the files that its end writes; clients see them once they are there.
     """
 
     id: str
@@ -91,8 +90,6 @@ class BatchObject(msgspec.Struct, frozen=True):
     completed: int = 0
     failed: int = 0
     ends_as: BatchStatus = BatchStatus.COMPLETED
-    output_id: str = ""
-    error_id: str = ""
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
@@ -107,14 +104,10 @@ class BatchObject(msgspec.Struct, frozen=True):
         """The same in another status, which it is from `now` on."""
         return msgspec.structs.replace(self, status=status, **{f"{status}_at": int(now)}, **more)
 
-    def named(self, output_id: str, error_id: str) -> "BatchObject":
-        """The same with names for the files that its end writes."""
-        return msgspec.structs.replace(self, output_id=output_id, error_id=error_id)
-
     def as_json(self, counts: tuple[int, int]) -> dict[str, Any]:
         """`counts`: lines with an answer, and with an error."""
         fields = msgspec.structs.asdict(self)
-        for name in ("owner", "total", "completed", "failed", "ends_as", "output_id", "error_id"):
+        for name in ("owner", "total", "completed", "failed", "ends_as"):
             del fields[name]
         fields["errors"] = {"object": "list", "data": self.errors} if self.errors else None
         fields["request_counts"] = {

@@ -1,5 +1,7 @@
 """Runner: the job of the one process that serves batches.
 
+    asks for the lead (sharing.py) until it has it; where it is lost, all that runs ends, and it asks again
+
     every LOOK_SECONDS, or when a route has news
         state --unfinished batches--> a task for each, MOST_RUNNING at most, owners in turn
               --files whose time is over--> removed
@@ -13,14 +15,17 @@ A look that fails is done again at the next.
 
 What dies with the process is under way again when another leads: results are in the state, and lines that
 have none are served. A batch that trips the runner waits PAUSE_SECONDS, and costs no other one anything.
+
+A storage cannot refuse a process that has lost the lead and does not know it yet, so no two ever write a content of
+the same name: each try to end a batch has names of its own, and what no batch has taken in the end is removed.
 """
 
 import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -31,7 +36,8 @@ from pdgate.gateway.batch.archive import Archive
 from pdgate.gateway.batch.lines import BatchLine, BrokenLine, LineResult, errored, expired, numbered
 from pdgate.gateway.batch.objects import UNFINISHED, BatchObject, BatchStatus, StoredFile, new_id
 from pdgate.gateway.batch.reading import Reading
-from pdgate.gateway.batch.state import BatchState, StateAway, StoredBatch
+from pdgate.gateway.batch.sharing import Lead
+from pdgate.gateway.batch.state import BatchState, LeadLost, StateAway, StoredBatch
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.service import Service
@@ -49,6 +55,8 @@ KEEP_SECONDS: Final = 1.0
 SWEEP_SECONDS: Final = 60.0
 SWEPT_FILES: Final = 100
 """In one look."""
+WRITTEN_SECONDS: Final = 3600
+"""For a piece of results, and for all of them to be put where they belong; what is there of them then is removed."""
 BATCH_OUTPUT: Final = "batch_output"
 
 
@@ -97,18 +105,21 @@ class Runner:
         self,
         service: Service,
         state: BatchState,
+        lead: Lead,
         archive: Archive,
         limits: BatchLimits,
         crowd: Crowd,
         ready: asyncio.Event,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`ready`: engines have been looked at; before, none of them is known to be up."""
+        """`state`: which refuses writes without the lead. `ready`: engines have been looked at; before, none of
+        them is known to be up."""
         self.leads = False
         self.lines: Counter[str] = Counter(ok=0, error=0)
         self.statuses: Counter[BatchStatus] = Counter()
         self._service = service
         self._state = state
+        self._lead = lead
         self._archive = archive
         self._reading = Reading(archive, crowd, lambda: service.intake.max_body_bytes)
         self._memory = crowd
@@ -119,40 +130,76 @@ class Runner:
         self._served: dict[str, ServedBatches] = {}
         self._news = asyncio.Event()
         self._next_sweep = 0.0
+        self._complaint = ""
 
     def look(self) -> None:
         """There may be something to do."""
         self._news.set()
 
     async def run(self) -> None:
-        """Serve batches, once it is for this process to do so."""
-        await self._ready.wait()
-        # Where another process does, its end is known by asking again.
-        while not await self._state.lead():  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
-        self.leads = True
+        """Serve batches whenever it is for this process to do so, until cancelled."""
         try:
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    self._news.clear()
-                    try:
-                        await self._look(group)
-                    except StateAway as error:
-                        log.warning("batches are looked at again: %s", error)
-                    try:
-                        async with asyncio.timeout(LOOK_SECONDS):
-                            await self._news.wait()
-                    except TimeoutError:
-                        pass
+            await self._ready.wait()
+            while True:
+                await self._take_lead()
+                await self._serve_while_leading()
+                log.warning("this process serves batches no more: another one may")
+        finally:
+            await self._state.close()
+
+    async def _take_lead(self) -> None:
+        """Where another process leads, its end is known by asking again."""
+        while True:
+            with self._complains("who serves batches is asked again"):
+                if await self._lead.take():
+                    return
+                await self._sweep_parts()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _serve_while_leading(self) -> None:
+        self.leads = True
+        serving = asyncio.create_task(self._serve_all(), name="batches")
+        holding = asyncio.create_task(self._lead.hold(), name="batches-lead")
+        try:
+            await asyncio.wait([serving, holding], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.leads = False
+            for task in (serving, holding):
+                task.cancel()
+            await asyncio.wait([serving, holding])
             self._served.clear()
-            self._state.resign()
+            await self._lead.resign()
+        for task in (serving, holding):
+            if not task.cancelled():
+                task.result()
+
+    async def _serve_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._news.clear()
+                with self._complains("batches are looked at again"):
+                    await self._look(group)
+                try:
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await self._news.wait()
+                except TimeoutError:
+                    pass
+
+    @contextmanager
+    def _complains(self, what: str) -> Iterator[None]:
+        """Once per reason: a state that is away is many looks."""
+        try:
+            yield
+        except StateAway as error:
+            if str(error) != self._complaint:
+                log.warning("%s: %s", what, error)
+            self._complaint = str(error)
+        else:
+            self._complaint = ""
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         now = time.monotonic()
-        if now >= self._next_sweep:
-            self._next_sweep = now + SWEEP_SECONDS
+        if await self._sweep_parts():
             await self._sweep()
         unfinished = await self._state.unfinished()
         self.statuses = Counter(dict.fromkeys(UNFINISHED, 0))
@@ -187,6 +234,9 @@ class Runner:
     async def _guarded(self, batch: BatchObject, served: ServedBatches) -> None:
         try:
             await self._serve(batch, served)
+        except LeadLost:
+            # As all of them do, in a moment.
+            log.info("batch %s stops here", batch.id)
         # Whatever it is, it is this batch's alone, and may be over when it is tried again.
         except Exception:
             log.exception("batch %s stops, and goes on in %g s", batch.id, PAUSE_SECONDS)
@@ -333,7 +383,11 @@ class Runner:
     def _key_of(self, owner: str) -> KeyState | None:
         """Raise LookupError."""
         authenticator = self._service.authenticator
-        return None if authenticator is None else authenticator.key_states[owner]
+        if authenticator is None:
+            return None
+        if (found := authenticator.named(owner)) is None:
+            raise LookupError(owner)
+        return found
 
     # The end.
 
@@ -345,31 +399,27 @@ class Runner:
         return batch.becomes(BatchStatus.FINALIZING, self._clock(), ends_as=ends_as, errors=errors)
 
     async def _end(self, batch: BatchObject) -> None:
-        """Write its files. Done again after a crash it writes the same, under the same names."""
-
-        def named(now: BatchObject) -> BatchObject:
-            return now.named(new_id("file-"), new_id("file-")) if not now.output_id else now
-
-        found = await self._state.change(batch.id, named)
-        if found is None:
-            return
+        """Write its files. Done again after a crash it writes the same, under other names."""
         completed, failed = await self._state.counts(batch.id)
-        output = await self._write(found, failed=False) if completed else None
-        errors = await self._write(found, failed=True) if failed else None
-        cancelled = found.status is BatchStatus.CANCELLING
-        over = found.becomes(
-            BatchStatus.CANCELLED if cancelled else found.ends_as,
+        output = await self._write(batch, failed=False) if completed else None
+        errors = await self._write(batch, failed=True) if failed else None
+        cancelled = batch.status is BatchStatus.CANCELLING
+        over = batch.becomes(
+            BatchStatus.CANCELLED if cancelled else batch.ends_as,
             self._clock(),
             completed=completed,
             failed=failed,
             output_file_id=output and output.id,
             error_file_id=errors and errors.id,
         )
-        await self._state.finish(over, [one for one in (output, errors) if one is not None])
+        files = [one for one in (output, errors) if one is not None]
+        if not await self._state.finish(over, files):
+            raise StateAway("its files took too long to be written")
 
     async def _write(self, batch: BatchObject, *, failed: bool) -> StoredFile:
-        file_id = batch.error_id if failed else batch.output_id
+        file_id = new_id("file-")
         after, size = 0, 0
+        await self._expect(file_id)
         async with self._archive.written(file_id) as write:
             while page := await self._state.results(
                 batch.id, failed=failed, after=after, most_bytes=PIECE_BYTES
@@ -378,6 +428,7 @@ class Runner:
                 rows = b"".join(result.row for result in page)
                 size += len(rows)
                 await write(rows)
+                await self._expect(file_id)
         now = int(self._clock())
         return StoredFile(
             id=file_id,
@@ -389,6 +440,21 @@ class Runner:
             expires_at=now + self._limits.keep_seconds,
         )
 
+    async def _expect(self, file_id: str) -> None:
+        await self._state.expect(file_id, self._clock() + WRITTEN_SECONDS)
+
+    async def _sweep_parts(self) -> bool:
+        """Remove what was left half written on this host; return whether it is time to do so elsewhere, too."""
+        now = time.monotonic()
+        if now < self._next_sweep:
+            return False
+        self._next_sweep = now + SWEEP_SECONDS
+        try:
+            await self._archive.sweep()
+        except OSError as error:
+            log.warning("what was left half written is removed later: %s", error)
+        return True
+
     async def _sweep(self) -> None:
         """Raise StateAway."""
         now = self._clock()
@@ -396,7 +462,6 @@ class Runner:
             await self._state.remove_file(file.id)
         await self._state.forget_batches(now - self._limits.keep_seconds)
         try:
-            await self._archive.sweep()
             for name in await self._state.loose(now, SWEPT_FILES):
                 await self._archive.remove(name)
                 await self._state.removed(name)

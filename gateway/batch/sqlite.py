@@ -3,15 +3,10 @@
 One thread of its own does all of it, so that the event loop waits for no disk. What was written is
 there after the death of the process; after that of the machine the last results may be missing
 (WAL, synchronous=NORMAL), and their lines are served again.
-
-The process that serves batches holds a lock of the operating system on `runner.lock`, which ends with it,
-however it ends.
 """
 
 import asyncio
-import fcntl
 import logging
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,15 +56,6 @@ class SqliteState:
         self._folder = folder
         self._thread = ThreadPoolExecutor(1, "pdgate-batch-state")
         self._open: sqlite3.Connection | None = None
-        self._lock: int | None = None
-
-    async def lead(self) -> bool:
-        return await self._do(lambda _: self._locked())
-
-    def resign(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
     async def has_room(self, owner: str, most: StoredBatch) -> bool:
         def room(db: sqlite3.Connection) -> bool:
@@ -86,10 +72,7 @@ class SqliteState:
             there = _stored(db, file.owner)
             if there.files >= most.files or there.bytes + file.bytes > most.bytes:
                 return False
-            if not db.execute("DELETE FROM loose WHERE id = ?", (file.id,)).rowcount:
-                return False
-            _add_file(db, file)
-            return True
+            return _add_files(db, [file])
 
         return await self._do(add)
 
@@ -247,14 +230,18 @@ class SqliteState:
 
         return await self._do(page)
 
-    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> None:
-        def put(db: sqlite3.Connection) -> None:
-            for file in files:
-                _add_file(db, file)
+    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> bool:
+        def put(db: sqlite3.Connection) -> bool:
+            there = db.execute(
+                "SELECT unfinished FROM batches WHERE id = ?", (batch.id,)
+            ).fetchone()
+            if there != (1,) or not _add_files(db, files):
+                return False
             _put_batch(db, batch)
             db.execute("DELETE FROM results WHERE batch = ?", (batch.id,))
+            return True
 
-        await self._do(put)
+        return await self._do(put)
 
     async def forget_batches(self, before: float) -> None:
         await self._do(
@@ -263,11 +250,8 @@ class SqliteState:
             )
         )
 
-    def close(self) -> None:
-        self.resign()
-        # What runs there is short, and its file is to be closed by its own thread.
-        self._thread.submit(self._close)
-        self._thread.shutdown(wait=True)
+    async def close(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """In one transaction, in its thread. Raise StateAway."""
@@ -309,21 +293,6 @@ class SqliteState:
             self._open = db
         return self._open
 
-    def _locked(self) -> bool:
-        if self._lock is not None:
-            return True
-        lock = os.open(self._folder / "runner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            return False
-        except BaseException:
-            os.close(lock)
-            raise
-        self._lock = lock
-        return True
-
     def _close(self) -> None:
         if self._open is not None:
             self._open.close()
@@ -339,12 +308,18 @@ def _loosen(db: sqlite3.Connection, file_id: str, since: int) -> None:
     db.execute("INSERT OR REPLACE INTO loose (id, since) VALUES (?, ?)", (file_id, since))
 
 
-def _add_file(db: sqlite3.Connection, file: StoredFile) -> None:
-    db.execute(
-        "INSERT OR REPLACE INTO files (id, owner, purpose, bytes, expires_at, doc) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        (file.id, file.owner, file.purpose, file.bytes, file.expires_at, _encode(file)),
-    )
+def _add_files(db: sqlite3.Connection, files: Sequence[StoredFile]) -> bool:
+    """All of them, or, where one is not expected any more, none."""
+    for file in files:
+        if not db.execute("SELECT 1 FROM loose WHERE id = ?", (file.id,)).fetchone():
+            return False
+    for file in files:
+        db.execute("DELETE FROM loose WHERE id = ?", (file.id,))
+        db.execute(
+            "INSERT INTO files (id, owner, purpose, bytes, expires_at, doc) VALUES (?, ?, ?, ?, ?, ?)",
+            (file.id, file.owner, file.purpose, file.bytes, file.expires_at, _encode(file)),
+        )
+    return True
 
 
 def _put_batch(db: sqlite3.Connection, batch: BatchObject) -> None:

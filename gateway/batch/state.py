@@ -28,6 +28,10 @@ class StateAway(GatewayError):
     status, code = 503, "batches_unavailable"
 
 
+class LeadLost(StateAway):
+    """Nothing is written: another process serves batches by now."""
+
+
 class StoredBatch(msgspec.Struct, frozen=True):
     """What the files of one owner are, or may be."""
 
@@ -36,22 +40,16 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
 
 class BatchState(Protocol):
-    """Contract of what keeps it; all processes of a gateway use the same.
+    """Contract of what keeps it; all processes that serve the same batches use the same.
 
-    Every method may raise StateAway.
+    Every method may raise StateAway; those that write LeadLost, where they are the leader's (sharing.py).
     """
-
-    async def lead(self) -> bool:
-        """Return whether this process is the one that serves batches, from now on until its end."""
-
-    def resign(self) -> None:
-        """Let another process serve them."""
 
     async def has_room(self, owner: str, most: StoredBatch) -> bool:
         """Return whether the files of an owner are fewer than that, and have fewer bytes."""
 
     async def expect(self, file_id: str, until: float) -> None:
-        """A content may be written under that name, which is loose from `until` on."""
+        """A content may be written under that name, which is loose from `until` on; said again, from then on."""
 
     async def add_file(self, file: StoredFile, most: StoredBatch) -> bool:
         """Add a file that is expected; nothing, where it is loose, or its owner would have more than that."""
@@ -94,7 +92,10 @@ class BatchState(Protocol):
     async def change(
         self, batch_id: str, change: Callable[[BatchObject], BatchObject]
     ) -> BatchObject | None:
-        """Put what `change` makes of a batch in its place, in one step; return it."""
+        """Put what `change` makes of a batch in its place, in one step; return it.
+
+        `change` may be asked several times, where others change it meanwhile.
+        """
 
     async def add_result(self, batch_id: str, result: LineResult) -> None:
         """Nothing, where there is one of that line."""
@@ -110,10 +111,14 @@ class BatchState(Protocol):
     ) -> Sequence[LineResult]:
         """Return those of lines behind `after`, in their order: one, and more while they are no longer."""
 
-    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> None:
-        """Put a batch that has ended and its files there, and drop its results, in one step."""
+    async def finish(self, batch: BatchObject, files: Sequence[StoredFile]) -> bool:
+        """Put a batch that has ended and its files there, and drop its results, in one step.
+
+        Return False, and do nothing, where it has ended before, or one of its files is not expected any more.
+        """
 
     async def forget_batches(self, before: float) -> None:
         """Drop those that were made before that and are finished."""
 
-    def close(self) -> None: ...
+    async def close(self) -> None:
+        """What is asked afterwards opens it again."""

@@ -30,6 +30,11 @@ def serve(
 
     Engines may still be down: they are used as soon as they are well.
     """
+    run("serve", config, flags)
+
+
+def run(command: str, config: Path | None, flags: dict[str, Any]) -> None:
+    """The gateway that a file and flags describe, until it is told to stop. `command`: how complaints begin."""
     from pdgate.gateway.config import ConfigError
     from pdgate.gateway.lifecycle.source import SettingsSource
 
@@ -37,7 +42,7 @@ def serve(
         source = SettingsSource(config and config.absolute(), overrides(flags))
         settings = source.read()
     except ConfigError as error:
-        typer.echo(f"pdgate serve: {error}", err=True)
+        typer.echo(f"pdgate {command}: {error}", err=True)
         raise typer.Exit(2) from None
 
     from pdgate.gateway import server
@@ -49,7 +54,7 @@ def serve(
     try:
         server.serve(settings, source)
     except CannotListen as error:
-        typer.echo(f"pdgate serve: {error}", err=True)
+        typer.echo(f"pdgate {command}: {error}", err=True)
         raise typer.Exit(1) from None
     except SystemExit as end:
         # It has said why; its own codes are not ours.

@@ -1,6 +1,8 @@
-"""Checks of the Batch API's settings: its folder can be written, and its storage is one that fsspec knows.
+"""Checks of the Batch API's settings: its folder can be written, its storage is one that fsspec knows, and those who
+share its state share its files.
 
-A storage is not asked whether it is there: it may be away while the gateway starts, and calls do not need it.
+A storage, or a Redis, is not asked whether it is there: it may be away while the gateway starts, and calls do not
+need it.
 """
 
 import os
@@ -15,8 +17,9 @@ from pdgate.protocols.extras import install
 def check_batches(section: Batch) -> None:
     """Make their folder. Raise ConfigError."""
     if not section.folder:
-        if section.storage:
-            raise ConfigError("'batch.storage' needs 'batch.folder', for the state of batches")
+        for key in ("storage", "state"):
+            if getattr(section, key):
+                raise ConfigError(f"'batch.{key}' needs 'batch.folder', for what is being written")
         return
     folder = Path(section.folder)
     try:
@@ -27,6 +30,18 @@ def check_batches(section: Batch) -> None:
         raise ConfigError(f"'batch.folder': {folder} cannot be written")
     if section.storage:
         _check_storage(section.storage)
+    if section.state:
+        _check_state(section)
+
+
+def _check_state(section: Batch) -> None:
+    if not section.storage:
+        raise ConfigError(
+            "'batch.state' needs 'batch.storage': gateways that share batches share their files, too, "
+            "as at s3://bucket/folder, or at file:///folder where a folder is shared"
+        )
+    if find_spec("redis") is None:
+        raise ConfigError(f"'batch.state' needs one more package: {install('redis')}")
 
 
 def _check_storage(url: str) -> None:

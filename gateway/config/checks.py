@@ -44,6 +44,13 @@ def check(settings: Settings) -> None:
             f"the instances {one.id!r} and {other.id!r} are both {one.role} engines of neuron "
             "generation static, which know one peer each: name what belongs together with 'pair'"
         )
+    if settings.listen.workers > 1:
+        for protocol in {settings.pdd_protocol, *(one.protocol for one in settings.fleet)}:
+            if registry.one_process(protocol):
+                raise ConfigError(
+                    f"'workers': engines of {protocol} are joined by one gateway process; run several gateways, "
+                    "each for engines of its own"
+                )
     directory_of(settings)
     check_security(settings)
     if settings.admin_token_file:

@@ -23,6 +23,7 @@ from pdgate.gateway.config.values import (
     Networks,
     OtlpEndpoint,
     OtlpHeadersFile,
+    RedisUrl,
     Seconds,
     SecondsOrZero,
 )
@@ -37,6 +38,27 @@ class ListenSection(Section, panel=CONNECTION):
     host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=HIGHEST_PORT), Setting("0 takes a free one.")] = 8000
     workers: Annotated[Count, Setting("Processes.")] = 1
+
+
+class PickerSection(Section, panel=CONNECTION):
+    """Endpoint picker for gateways made of Envoy (`pdgate epp`)."""
+
+    listen: Annotated[
+        Listener, Setting("host:port at which Envoy asks for engines (gRPC).", "--epp-listen")
+    ] = ""
+    """host:port at which a gateway made of Envoy asks for engines (ext_proc); empty for none."""
+    cert_file: Annotated[
+        str, Setting("Certificates (PEM) to show it; else one made at the start.", "--epp-cert")
+    ] = ""
+    """Certificates (PEM) that Envoy is shown; one is made at each start, unless there is a file."""
+    key_file: Annotated[str, Setting("Their key, if it is elsewhere.", "--epp-key")] = ""
+    """Their key, if it is in another file."""
+    insecure: Annotated[bool, Setting("Speak to it without TLS.", "--epp-insecure")] = False
+    """Speaks without TLS."""
+    fallbacks: Annotated[
+        int, Field(ge=0, le=16), Setting("More engines to try, for each call.", "--epp-fallbacks")
+    ] = 1
+    """Further engines that are named for each call, which Envoy tries if it is told to retry."""
 
 
 class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
@@ -72,6 +94,11 @@ class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
         Setting("Seconds: for a whole call, however well it goes.", "--total-timeout"),
     ] = None
     """From a call's arrival to its end, however well it goes; no limit by default."""
+    session_idle_seconds: Annotated[
+        Seconds | None,
+        Setting("Seconds: without a frame in a session.", "--session-idle-timeout"),
+    ] = 600.0
+    """Without a frame of either side in a realtime session, pings included, after which it is closed."""
     retry_seconds: Annotated[
         Seconds, Setting("Seconds: until no more attempts begin.", "--retry-timeout")
     ] = 600.0
@@ -260,6 +287,11 @@ class AdmissionSection(Section, panel=LIMITS):
         Seconds | None, Setting("Seconds: refuse what is later.", "--max-ttft")
     ] = None
     """A call whose prompt is expected to be read later than that gets 429 at once."""
+    give_way: Annotated[
+        Annotated[int, Field(ge=0, le=100)], Setting("Times that a low call may, for urgent ones.")
+    ] = 0
+    """How often a running call that is less urgent than ordinary ends for one that would be late, and goes on later;
+    0 for never. Where no limit is set, calls wait while each prefill engine has a fifth of targets.ttft_seconds to read."""
 
 
 class TargetsSection(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
@@ -280,6 +312,19 @@ class PrefixIndexSection(Section, panel=LIMITS):
     """Memory for it, in each process."""
     kv_tokens: Annotated[Count | None, Setting("In an engine's KV cache.", panel=SCHEDULING)] = None
     """That an engine's KV cache holds, where the engine does not say so itself."""
+    host_price: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Setting("Of a token in the host's memory.", "--kv-host-price", panel=SCHEDULING),
+    ] = 0.1
+    """What a prompt's token costs that an engine has in its host's memory and not in its pages, as a share of
+    computing it. Engines tell of it by KV events."""
+    disk_price: Annotated[
+        float,
+        Field(ge=0, le=1),
+        Setting("Of a token on disk.", "--kv-disk-price", panel=SCHEDULING),
+    ] = 0.4
+    """The same of a disk, and of what lies further away."""
 
 
 class KvEventsSection(Section, panel=ENGINES):
@@ -357,6 +402,10 @@ class Batch(Section, panel=LIMITS):
         str, Setting("URL for their files: s3://bucket/folder.", "--batch-storage")
     ] = ""
     """URL of fsspec's for the contents of files, as s3://bucket/folder; in the folder without one."""
+    state: Annotated[
+        RedisUrl, Setting("URL of a Redis in which replicas share batches.", "--batch-state")
+    ] = ""
+    """URL of the Redis in which gateways on several hosts share batches; needs `batch.storage`. SQLite in the folder without one."""
     concurrency: Annotated[Count, Setting("Lines under way at once.", "--batch-concurrency")] = 16
     """Lines under way at once, of all batches together."""
     max_file_bytes: Annotated[Count, Setting("Of a file.", "--batch-max-file-bytes")] = 200 << 20
@@ -373,6 +422,33 @@ class Batch(Section, panel=LIMITS):
     """Until files are deleted, unless their owner says less, and batches are forgotten."""
 
 
+class EngineControlSection(Section, panel=LIMITS):
+    """Routes by which trainers and operators pause engines, change their weights, and let them sleep."""
+
+    enabled: Annotated[
+        bool, Setting("Serve /pause, /update_weights and the like, and /workers.", "--control")
+    ] = False
+    """Serves /pause, /update_weights and the like, and /workers, for who knows the admin token."""
+    engine_seconds: Annotated[
+        Seconds, Setting("Seconds: for an engine's answer.", "--control-timeout")
+    ] = 600.0
+    """For an engine's answer."""
+    quiet_seconds: Annotated[
+        Seconds, Setting("Seconds: for calls that run, to end.", "--control-quiet")
+    ] = 300.0
+    """For calls that run to end before weights change; nothing is changed if they do not."""
+    wait_seconds: Annotated[
+        Seconds, Setting("Seconds: of a call that is held.", "--control-wait")
+    ] = 120.0
+    """The longest that a call waits while its engines are held; then it gets 503."""
+    waiting: Annotated[Count, Setting("Calls that may be held.", "--control-waiting")] = 1000
+    """Calls that may wait in one process; others get 503."""
+    max_body_bytes: Annotated[Count, Setting("Of a request.", "--control-max-body-bytes")] = (
+        64 << 20
+    )
+    """Of a request for engines, which each of them is sent."""
+
+
 class AdaptiveSection(Section, panel=SCHEDULING):
     """Engines with role both serve the side that needs them more (prefill or decode)."""
 
@@ -384,3 +460,17 @@ class AdaptiveSection(Section, panel=SCHEDULING):
     """Between two changes, at least."""
     stay_seconds: Annotated[Seconds, Setting("Seconds: a side.", "--adaptive-stay")] = 60.0
     """How long an engine serves a side before it goes back, at least."""
+
+
+class ShareEntry(Section):
+    """Calls for one model that others serve, each by its share.
+
+    Attributes:
+        model: That clients ask for.
+        to: Model -> its weight; a conversation stays with one of them.
+        by: key keeps all calls of an API key with one of them.
+    """
+
+    model: Annotated[str, Field(min_length=1)]
+    to: dict[str, Annotated[int, Field(ge=1, le=1_000_000)]]
+    by: Literal["conversation", "key"] = "conversation"

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from pdgate.forwarders.choices import Mode, OnPrefillFailure
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry, records
+from pdgate.gateway.config.jwt import JwtSection
 from pdgate.gateway.config.sections import (
     AdaptiveSection,
     AdmissionSection,
@@ -19,13 +20,16 @@ from pdgate.gateway.config.sections import (
     CallbacksSection,
     DisaggregationSection,
     DrainingSection,
+    EngineControlSection,
     EngineMetricsSection,
     EngineTlsSection,
     HealthSection,
     KvEventsSection,
     ListenSection,
     ModelEntry,
+    PickerSection,
     PrefixIndexSection,
+    ShareEntry,
     TargetsSection,
     TimeoutsSection,
     TlsSection,
@@ -60,6 +64,7 @@ class Settings(Section):
     """All settings of the gateway, in the order of `pdgate serve --help`."""
 
     listen: ListenSection = Field(default_factory=ListenSection)
+    epp: PickerSection = Field(default_factory=PickerSection)
     instances: Annotated[
         tuple[InstanceEntry, ...],
         Setting("The engines.", flag=None, panel=ENGINES, on_reload=OnReload.FLEET),
@@ -143,12 +148,23 @@ class Settings(Section):
     adaptive: AdaptiveSection = Field(default_factory=AdaptiveSection)
     admission: AdmissionSection = Field(default_factory=AdmissionSection)
     batch: Batch = Field(default_factory=Batch)
+    control: EngineControlSection = Field(default_factory=EngineControlSection)
     trust_client_kv_params: Annotated[
         bool,
         Setting("Let clients choose whom engines dial.", panel=LIMITS, on_reload=OnReload.INTAKE),
     ] = False
     """Passes a client's own kv_transfer_params to the engines. They pick whom an engine dials and
     can kill it."""
+    trust_endpoint_headers: Annotated[
+        bool,
+        Setting(
+            "Obey headers in which an endpoint picker names engines.",
+            panel=SECURITY,
+            on_reload=OnReload.INTAKE,
+        ),
+    ] = False
+    """Calls go to the engines that x-gateway-destination-endpoint and x-prefiller-host-port name, if they
+    are of this gateway. For a gateway that only a data plane with an endpoint picker can reach."""
     max_body_bytes: Annotated[
         Count, Setting("Of a request.", panel=LIMITS, on_reload=OnReload.INTAKE)
     ] = 16 << 20
@@ -182,6 +198,16 @@ class Settings(Section):
     ] = False
     """A stream begins with prefill's token, while the KV crosses, where that token is decode's as well; no
     other engine can be asked from then on."""
+    read_back: Annotated[
+        bool,
+        Setting(
+            "Prefill reads decode's KV of the last turn.",
+            panel=SCHEDULING,
+            on_reload=OnReload.TIMES,
+        ),
+    ] = False
+    """A conversation's next turn, at a prefill engine that has not read the last one, has it read what decode has
+    of that; for engines of vllm-nixl with bidirectional_kv_xfer."""
     on_prefill_failure: Annotated[
         OnPrefillFailure,
         Setting("recompute: decode reads the prompt.", panel=LIMITS, on_reload=OnReload.TIMES),
@@ -199,6 +225,10 @@ class Settings(Section):
         tuple[ModelEntry, ...],
         Setting("What is different for single models.", flag=None, on_reload=OnReload.MODELS),
     ] = ()
+    shares: Annotated[
+        tuple[ShareEntry, ...],
+        Setting("Models whose calls others serve.", flag=None, on_reload=OnReload.MODELS),
+    ] = ()
     health: HealthSection = Field(default_factory=HealthSection)
     drain: DrainingSection = Field(default_factory=DrainingSection)
     engine_metrics: EngineMetricsSection = Field(default_factory=EngineMetricsSection)
@@ -215,6 +245,7 @@ class Settings(Section):
         ),
     ] = ""
     """A TOML file with more tables [[api_keys]], and nothing else."""
+    jwt: JwtSection = Field(default_factory=JwtSection)
     client_authorization: Annotated[
         Literal["drop", "pass", "replace"] | None,
         Setting("What engines get of the client's header Authorization.", panel=SECURITY),
@@ -296,6 +327,11 @@ class Settings(Section):
         """Other names of models -> their own."""
         return {alias: model.name for model in self.models for alias in model.aliases}
 
+    @property
+    def asks_for_keys(self) -> bool:
+        """Whether only callers are served that show who they are."""
+        return bool(self.api_keys or self.api_keys_file or self.jwt.issuer)
+
     @model_validator(mode="after")
     def _every_instance_is_one_of_a_kind(self) -> Self:
         records(self.instances, self.protocol_of, self.generation)
@@ -311,6 +347,23 @@ class Settings(Section):
             raise ValueError(
                 f"the alias {doubles[0]!r} is also another name, so it is not clear which"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _every_share_leads_somewhere(self) -> Self:
+        named = Counter(share.model for share in self.shares)
+        for share in self.shares:
+            where = f"the shares of {share.model!r}"
+            if named[share.model] > 1:
+                raise ValueError(f"several shares are of the model {share.model!r}")
+            if not share.to:
+                raise ValueError(f"{where} lead to no model")
+            if share.model in self.aliases:
+                raise ValueError(f"{where}: it is an alias; name the model itself")
+            if again := sorted(named.keys() & share.to.keys()):
+                raise ValueError(f"{where} lead to {again[0]!r}, whose calls are shared themselves")
+            if aliases := sorted(self.aliases.keys() & share.to.keys()):
+                raise ValueError(f"{where} lead to {aliases[0]!r}, an alias; name the model itself")
         return self
 
     def protocol_of(self, model: str) -> str:

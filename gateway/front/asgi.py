@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from pdgate.forwarders.base import Answer
 from pdgate.forwarders.record import Record
@@ -25,12 +26,14 @@ from pdgate.gateway.debug import DebugHeaders
 from pdgate.gateway.front.asgi_cycle import LET_IN
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.incoming import IncomingBody
-from pdgate.gateway.front.limits import LINGER_SECONDS
+from pdgate.gateway.front.limits import LINGER_SECONDS, check_host
 from pdgate.gateway.front.pings import PING, Pings
 from pdgate.gateway.front.response_head import CommonHeadLines, answer_head, streams
+from pdgate.gateway.front.socket_asgi import AsgiSocket
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.memory_limit import for_bodies
+from pdgate.gateway.realtime.door import RealtimeDoor
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
@@ -56,6 +59,7 @@ class Front:
         shared_lines: Of the heads that our own connections write.
         crowd: Those connections, and the memory that they may hold.
         application: Of FastAPI, whose routes serve calls as well.
+        realtime: Serves WebSockets; None until the gateway is complete.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Front:
         self.owns: tuple[str, ...] = ()
         self.shared_lines = CommonHeadLines()
         self.application: FastAPI | None = None
+        self.realtime: RealtimeDoor | None = None
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,6 +117,14 @@ class Front:
         with IncomingBody(self.crowd) as incoming:
             await self._serve(path, passed, request, send, incoming)
 
+    async def converse(self, websocket: WebSocket) -> None:
+        """A session that came to a route of the application."""
+        await websocket.receive()
+        assert self.realtime is not None
+        receive, send = websocket.receive, websocket.send
+        with AsgiSocket(websocket.scope, receive, send, self.crowd) as client:
+            await self.realtime.serve(client, self.cors)
+
     async def _serve(
         self,
         path: str,
@@ -126,6 +139,8 @@ class Front:
         request_headers = RequestHeaders(scope["headers"])
         try:
             client.unread = receive
+            if request_headers.twice:
+                check_host(request_headers.all)
             key_state = self.service.screen(request_headers)
             scope.setdefault("state", {})[LET_IN] = True
             body = await self._read_body(request_headers, request, incoming)
@@ -280,7 +295,7 @@ class AsgiClient:
             answer,
             self._streams,
             record.call.id,
-            () if self._debug is None else self._debug(record),
+            record.headers if self._debug is None else [*record.headers, *self._debug(record)],
             self._wanted,
         )
         if record.gaps is not None:

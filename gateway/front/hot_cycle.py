@@ -351,7 +351,10 @@ class HotCycle:
             # As a method it would be looked up anew each time.
             debug = front.debug
             lines, self._streams, sized = answer_lines(
-                answer, record.call.id, () if debug is None else debug(record), front.wanted
+                answer,
+                record.call.id,
+                record.headers if debug is None else [*record.headers, *debug(record)],
+                front.wanted,
             )
             self._chunked = not sized
             if not sized:

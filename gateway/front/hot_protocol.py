@@ -1,7 +1,8 @@
 """Client connection: HTTP/1.1 (and 1.0) requests in, each served by a cycle of its own.
 
     socket -- HotProtocol --hot POST--> HotCycle --> service
-                    '--everything else--> AsgiCycle --> asgi.Front --> FastAPI
+                    |--everything else--> AsgiCycle --> asgi.Front --> FastAPI
+                    '--WebSocket-------> SocketOpening, and the connection is socket_client.py's from then on
 
 A hot call has no scope, no receive and send, and one task; pieces of its answer go from the
 engine's socket to the client's by callback, and head and first event leave in one write.
@@ -40,6 +41,7 @@ from pdgate.gateway.front.limits import (
     SLICE_BYTES,
 )
 from pdgate.gateway.front.response_head import CLOSE, head_lines
+from pdgate.gateway.front.socket_client import SocketOpening, opening_of
 from pdgate.gateway.intake import TAKEN
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.authenticator import KeyState
@@ -52,7 +54,7 @@ log = logging.getLogger(__name__)
 _FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
 """Of the requests that are hot, by their targets."""
 
-Cycle = HotCycle | AsgiCycle
+Cycle = HotCycle | AsgiCycle | SocketOpening
 
 
 class HotProtocol(asyncio.Protocol):
@@ -254,7 +256,10 @@ class HotProtocol(asyncio.Protocol):
         if self._deaf:
             return
         if self._is_hot():
-            self.cycle = self._serving = cycle = HotCycle(self, RequestHeaders(self.headers))
+            headers = RequestHeaders(self.headers)
+            if headers.twice:
+                limits.check_host(self.headers)
+            self.cycle = self._serving = cycle = HotCycle(self, headers)
             cycle.begin()
         else:
             self._begin_asgi()
@@ -438,7 +443,11 @@ class HotProtocol(asyncio.Protocol):
         self._head_bytes += len(piece)
         try:
             self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as upgrade:
+            cycle = self.cycle
+            if isinstance(cycle, SocketOpening) and cycle is self._serving:
+                self._become_socket(cycle, len(piece) - upgrade.args[0])
+                return
             # What follows may be of another protocol, of which we speak none.
             self._is_the_last()
         except httptools.HttpParserError as error:
@@ -553,7 +562,13 @@ class HotProtocol(asyncio.Protocol):
         version = parser.get_http_version()
         if version not in ("1.0", "1.1"):
             raise BadRequest(f"HTTP/{version} is not spoken here")
+        limits.check_host(self.headers)
         self.check_framing(self.headers)
+        if self._serving is None and parser.should_upgrade():
+            opening = opening_of(self, parser.get_method(), version)
+            if opening is not None:
+                self.cycle = self._serving = opening
+                return
         self.cycle = cycle = AsgiCycle(
             self, parser.get_method(), old=version == "1.0", keep_alive=parser.should_keep_alive()
         )
@@ -562,6 +577,24 @@ class HotProtocol(asyncio.Protocol):
             cycle.begin()
         else:
             self._early.append(cycle)
+
+    def _become_socket(self, opening: SocketOpening, more_bytes: int) -> None:
+        """The connection is another protocol's from now on. `more_bytes`: that came behind the request."""
+        self._serving = None
+        self._read = b""
+        if more_bytes:
+            self._refuse(BadRequest("frames came before the handshake was answered"))
+            return
+        self._deaf = True
+        self.server_state.connections.discard(self)
+        self.crowd.leave(self)
+        self._now_unread(0)
+        if self._farewell is not None:
+            self._farewell.cancel()
+        self.parser = None
+        if self._reading_paused:
+            self.transport.resume_reading()
+        opening.take_over(self)
 
     def _is_the_last(self) -> None:
         self._deaf = True

@@ -13,6 +13,7 @@ How much all connections together may hold is `crowd.py`'s.
 from typing import Final
 
 from pdgate.protocols.call import Headers
+from pdgate.protocols.errors import BadRequest
 
 MAX_HEAD_BYTES = 64 << 10
 """Of one slice (SLICE_BYTES) more than that may be on its way when the bound is noticed."""
@@ -57,3 +58,9 @@ def is_framed_well(headers: Headers) -> bool:
     """
     codings = [found.strip().lower() for name, found in headers if name == b"transfer-encoding"]
     return codings in ([], [b"chunked"])
+
+
+def check_host(headers: Headers) -> None:
+    """Raises BadRequest where there are two: a proxy before us may have obeyed the other (RFC 9112, section 3.2)."""
+    if sum(name == b"host" for name, _ in headers) > 1:
+        raise BadRequest("a request has one Host header")

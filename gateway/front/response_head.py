@@ -94,8 +94,8 @@ def answer_lines(
     lines += (b"x-request-id: ", call_id.encode(), b"\r\n")
     if wanted:
         lines.append(header_lines([found for found in answer.headers if found[0] in wanted]))
-    if more:
-        lines.append(header_lines(more))
+    for name, value in more:
+        lines += (name, b": ", value, b"\r\n")
     return b"".join(lines), is_stream, sized
 
 

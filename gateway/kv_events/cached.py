@@ -44,11 +44,13 @@ class Cached:
         overflowed: Blocks that were too many.
     """
 
-    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(self, max_blocks: int = MAX_BLOCKS, knows: "Cached | None" = None) -> None:
+        """`knows`: the pages of the same engine, whose blocks' names mean the same here."""
         self.block_tokens = 0
         self.orphans = 0
         self.overflowed = 0
         self._max_blocks = max_blocks
+        self._knows = knows
         self._key_of: dict[EngineHash, int] = {}
         self._more_copies: dict[EngineHash, int] = {}
         self._keys: set[int] = set()
@@ -68,11 +70,15 @@ class Cached:
                 self._passed_over.add(event.group_idx)
             return ()
         size, hashes = event.block_size, event.block_hashes
+        if self._knows is not None and not event.token_ids:
+            return self._named(hashes, self._knows)
         if size < 1 or len(event.token_ids) != size * len(hashes):
             raise MalformedEvent(f"{len(event.token_ids)} tokens in {len(hashes)} blocks of {size}")
         parent = root(size)
         if event.parent_block_hash is not None:
             known = self._key_of.get(event.parent_block_hash)
+            if known is None and self._knows is not None:
+                known = self._knows._key_of.get(event.parent_block_hash)
             if known is None:
                 self.orphans += len(hashes)
                 return ()
@@ -85,6 +91,21 @@ class Cached:
         except OverflowError:
             raise MalformedEvent("a token id is negative, or has more than 32 bits") from None
         self.block_tokens = size
+        self._add(hashes, found)
+        return found
+
+    def _named(self, hashes: Sequence[EngineHash], pages: "Cached") -> Sequence[int]:
+        """Blocks that are told by their names alone."""
+        known = [(name, pages._key_of[name]) for name in hashes if name in pages._key_of]
+        self.orphans += len(hashes) - len(known)
+        if len(self._key_of) + len(known) > self._max_blocks:
+            self.overflowed += len(known)
+            return ()
+        names, found = [name for name, _ in known], [key for _, key in known]
+        self._add(names, found)
+        return found
+
+    def _add(self, hashes: Sequence[EngineHash], found: Sequence[int]) -> None:
         key_of, more_copies, there = self._key_of, self._more_copies, self._keys
         for name, key in zip(hashes, found, strict=True):
             if name in key_of:
@@ -95,7 +116,6 @@ class Cached:
                 self._more_names[key] = self._more_names.get(key, 0) + 1
             else:
                 there.add(key)
-        return found
 
     def removed(self, event: Removed) -> Sequence[int]:
         """Keys of the blocks that are not there any more."""

@@ -26,16 +26,6 @@ MOST_BYTES: Final = MOST_BLOCKS * BLOCK_BYTES
 
 _token_ids: Final = msgspec.json.Decoder(list[int])
 
-_TOKENIZED: Final = (
-    "model", "messages", "prompt", "tools", "add_generation_prompt", "continue_final_message",
-    "add_special_tokens", "chat_template", "chat_template_kwargs", "media_io_kwargs",
-    "mm_processor_kwargs",
-)  # fmt: skip
-"""Fields of a call that /tokenize takes as well.
-
-Source: vLLM 0.32.0, vllm/entrypoints/serve/tokenize/protocol.py."""
-
-
 _FIELDS: Final = {GENERATE: "token_ids", NATIVE: "input_ids"}
 _MORE_THAN_TOKENS: Final = frozenset(
     {"features", "content_parts", "image_data", "video_data", "audio_data"}
@@ -137,11 +127,6 @@ def is_text(call: Call) -> bool:
         return not any(sign in text for sign in _MEDIA)
     prompt = call.body.get("prompt")
     return isinstance(prompt, Raw) and bytes(memoryview(prompt)[:1]) == b'"'
-
-
-def question(call: Call) -> bytes:
-    """The body for /tokenize."""
-    return encode({name: call.body[name] for name in _TOKENIZED if name in call.body})
 
 
 def _size(body: Json, name: str) -> int:

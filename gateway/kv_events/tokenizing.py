@@ -16,17 +16,17 @@ from typing import Final
 
 import msgspec
 
-from pdgate.gateway.kv_events.prompts import of_text, question
+from pdgate.gateway.kv_events.prompts import of_text
 from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
-from pdgate.protocols.call import Call
+from pdgate.protocols.call import Call, encode
 from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.tokenize import PATH, question
 from pdgate.scheduling.endpoints import Endpoints
 
 log = logging.getLogger(__name__)
 
-PATH: Final = "/tokenize"
 AT_ONCE: Final = 4
 MOST_WAITING: Final = 256
 TIMEOUT_SECONDS: Final = 5.0
@@ -97,7 +97,7 @@ class Tokenizing:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 with self._access.visit(url) as engine:
-                    body = question(call)
+                    body = encode(question(call))
                     answer = await engine.post(PATH, body, most_bytes=MAX_ANSWER_BYTES)
             if answer.status != 200:
                 self._failed(f"{url}{PATH} answered {answer.status}")

@@ -1,7 +1,7 @@
 """Translation of engines' token blocks into blocks of prompts, as the prefix index has them.
 
     an engine stored blocks     --> the index learns of the parts of prompts that lie in them
-    removed, cleared            --> and that they are gone
+    removed, cleared            --> and that they are gone: from its pages, or from a tier beyond them (media.py)
     a prompt's tokens are known --> and which engines have how much of it already
 
 The index also believes that an engine has what was routed to it. That is true a moment later; when
@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.gateway.kv_events.cached import Cached, MalformedEvent
+from pdgate.gateway.kv_events.cached import MalformedEvent
 from pdgate.gateway.kv_events.chain import keys, root
 from pdgate.gateway.kv_events.events import Cleared, EventBatch, Removed, Stored
 from pdgate.gateway.kv_events.links import EventLinks, PromptPart
+from pdgate.gateway.kv_events.media import CachedByTier, tier_of, tiers_of
 from pdgate.gateway.kv_events.prompts import IndexedPrompt
 from pdgate.scheduling.prefix import PrefixIndex
 
@@ -53,14 +54,14 @@ class EventTranslation:
     def __init__(self, index: PrefixIndex, links: EventLinks | None = None) -> None:
         self.links = links or EventLinks()
         self._index = index
-        self._caches: dict[str, dict[int, Cached]] = {}
+        self._caches: dict[str, dict[int, CachedByTier]] = {}
         self._sizes: dict[int, None] = {}
         self._adapters: frozenset[str] = frozenset()
         self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
 
-    def cached(self, instance_id: str, rank: int) -> Cached:
+    def cached(self, instance_id: str, rank: int) -> CachedByTier:
         """By one publisher, as far as it has said."""
-        return self._caches.setdefault(instance_id, {}).setdefault(rank, Cached())
+        return self._caches.setdefault(instance_id, {}).setdefault(rank, CachedByTier())
 
     def take(self, instance_id: str, rank: int, batch: EventBatch, seen: SeenEventCounts) -> None:
         seen.malformed += batch.unknown
@@ -110,18 +111,24 @@ class EventTranslation:
                 self._believe(instance_id, caches, tied)
 
     def _believe(
-        self, instance_id: str, caches: dict[int, Cached], tied: Sequence[tuple[int, PromptPart]]
+        self,
+        instance_id: str,
+        caches: dict[int, CachedByTier],
+        tied: Sequence[tuple[int, PromptPart]],
     ) -> None:
-        """As much of the prompt as the instance has, in any of its ranks."""
-        deepest = None
-        for key, part in tied:
-            if not _anywhere(key, caches):
-                break
-            deepest = part
-        if deepest is not None:
-            self._index.stored(instance_id, deepest.before)
+        """As much of the prompt as the instance has, in any of its ranks; and as much as it has with a tier."""
+        for tier in ("", *tiers_of(caches.values())):
+            deepest = None
+            for key, part in tied:
+                if not _anywhere(key, caches, (tier,)):
+                    break
+                deepest = part
+            if deepest is not None:
+                self._index.stored(instance_id, deepest.before, tier=tier)
 
-    def _stored(self, instance_id: str, cached: Cached, event: Stored) -> None:
+    def _stored(self, instance_id: str, publisher: CachedByTier, event: Stored) -> None:
+        tier = tier_of(event.medium)
+        cached = publisher.at(tier)
         if event.lora_name is not None and event.lora_name not in self._adapters:
             self._new_adapter(event.lora_name)
         at = self.links.at
@@ -132,19 +139,20 @@ class EventTranslation:
                 prompt = id(part.blocks)
                 spans[prompt] = (spans.get(prompt, (part,))[0], part)
         for first, last in spans.values():
-            self._index.stored(instance_id, last.before, first.first)
+            self._index.stored(instance_id, last.before, first.first, tier=tier)
         size = cached.block_tokens
         if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
             self._new_size(size)
 
-    def _removed(self, instance_id: str, cached: Cached, event: Removed) -> None:
+    def _removed(self, instance_id: str, publisher: CachedByTier, event: Removed) -> None:
         caches = self._caches[instance_id]
+        tier = tier_of(event.medium)
         at = self.links.at
-        for key in cached.removed(event):
+        for key in publisher.at(tier).removed(event):
             parts = at(key)
-            if parts and not _anywhere(key, caches):
+            if parts and not any(key in one.at(tier) for one in caches.values()):
                 for part in parts:
-                    self._index.lost(instance_id, part.blocks, part.first)
+                    self._index.lost(instance_id, part.blocks, part.first, tier=tier)
 
     def _new_size(self, size: int) -> None:
         self._sizes[size] = None
@@ -158,5 +166,5 @@ class EventTranslation:
             self._adapters |= {name}
 
 
-def _anywhere(key: int, caches: dict[int, Cached]) -> bool:
-    return any(key in cached for cached in caches.values())
+def _anywhere(key: int, caches: dict[int, CachedByTier], tiers: Sequence[str]) -> bool:
+    return any(one.has(key, tiers) for one in caches.values())

@@ -82,8 +82,8 @@ class EventWatch:
             for key, one, cached in heard
             for kind, count in (
                 *_troubles(one),
-                ("orphan", cached.orphans),
-                ("overflow", cached.overflowed),
+                ("orphan", sum(at.orphans for at in (cached.pages, *cached.beyond.values()))),
+                ("overflow", sum(at.overflowed for at in (cached.pages, *cached.beyond.values()))),
             )
         )
         yield families.KV_EVENT_REPLAYS.samples(
@@ -95,7 +95,12 @@ class EventWatch:
             for name, engine in engines
         )
         yield families.KV_EVENT_CACHED_BLOCKS.samples(
-            (key, len(cached)) for key, _, cached in heard
+            (key, len(cached.pages)) for key, _, cached in heard
+        )
+        yield families.KV_EVENT_TIER_BLOCKS.samples(
+            ((*key, tier), len(at))
+            for key, _, cached in heard
+            for tier, at in cached.beyond.items()
         )
         yield families.KV_EVENT_LINKS.sample(len(self.translation.links))
         if self.tokenizing is not None:

@@ -30,6 +30,7 @@ class Drain:
         began: Monotonic seconds; None while calls are taken.
         finish: Called once, when it is over.
         pass_on: Begins it in the other processes of this gateway.
+        last_words: Called once before `finish`: what is to be said to those that are cut.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Drain:
         self.began: float | None = None
         self.finish: Callable[[], None] = _nothing
         self.pass_on: Callable[[], None] = _nothing
+        self.last_words: Callable[[], None] = _nothing
         self._calls = calls
         self._clock = clock
         self._ended = False
@@ -90,6 +92,7 @@ class Drain:
         try:
             if left := self._calls():
                 log.warning("%d calls still ran after %g s, and are cut", left, self.grace_seconds)
+            self.last_words()
         finally:
             self.finish()
 

@@ -9,7 +9,8 @@
 An engine whose core does nothing, and that is well by its own word, comes back when something moves
 there, or on trial after STUCK_SECONDS: a core without calls has nothing to show.
 
-While this process itself does not run, it hears nothing of engines: such time is no silence.
+While this process itself does not run, it hears nothing of engines: such time is no silence. Nor is the time in which
+an engine was told to stand still with the calls that it has.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from pdgate.gateway.liveness.question import question, reads_a_token
 from pdgate.gateway.liveness.silence import RunningLeg, Silence
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.liveness import Evidence, LivenessVerdict, bound_seconds, verdict
 
@@ -58,8 +60,11 @@ class Detector:
         seconds: float,
         on_gone: Callable[[str], None],
         access: EngineAccess = OPEN,
+        stopped: Callable[[Endpoint], bool] = lambda _: False,
     ) -> None:
+        """`stopped`: whether an engine was told to stand still."""
         self.seconds = seconds
+        self._stopped = stopped
         self.on_gone = on_gone
         self._legs = legs
         self._endpoints = endpoints
@@ -134,6 +139,9 @@ class Detector:
             silence = self._silences[engine.id] = Silence(engine)
         endpoint = self._endpoints.get(engine.id)
         silence.look(legs, behind, endpoint, now, unheard)
+        if endpoint is not None and self._stopped(endpoint):
+            silence.lives(now)
+            return None
         if now - silence.since >= ASK_AFTER_SECONDS:
             evidence = silence.evidence(endpoint, self._endpoints, now)
             found = verdict(evidence, self.seconds)
@@ -172,10 +180,11 @@ class Detector:
             return
         log.warning(
             "%s is given up (%s): silent for %.1f s, port refused for %.1f s, /health unanswered for "
-            "%.1f s, counters unmoved for %.1f s; legs ended: %d",
-            engine.id, found.value, seen.silent, seen.refusing, seen.mute, seen.still, len(waiting),
+            "%.1f s, counters unmoved for %.1f s; expected a prompt in %.2f s, a step in %.2f s; "
+            "legs ended: %d",
+            engine.id, found.value, seen.silent, seen.refusing, seen.mute, seen.still,
+            seen.expected, seen.step, len(waiting),
         )  # fmt: skip
-        silence.condemned_since = silence.since
         self._keep_calls_from(engine.id, found, now)
         endpoint = self._endpoints.get(engine.id)
         if endpoint is not None:
@@ -201,6 +210,4 @@ class Detector:
             moved = silence is None or silence.sign > since
             if moved or now - since >= STUCK_SECONDS:
                 del self._stuck[instance_id]
-                if silence is not None:
-                    silence.condemned_since = None
                 self._endpoints.free(instance_id)

@@ -42,13 +42,12 @@ class Silence:
         engine: The one that is silent.
         legs: Of ours, that wait there now.
         behind: Legs at other engines that cannot begin without it.
-        since: The last sign of life; or when the leg that has waited longest was sent, if that is later.
+        since: The last sign of life; or since when some leg has always waited, if that is later: whichever
+            came while others waited need not wait as long again when those are given up, or go.
         asking: A question is under way.
         asked: When the last one began.
         sign: The last sign of life that was seen.
         reading: Since when it has a prompt of ours of one token to read; None while it has none.
-        condemned_since: The `since` by which it was given up, without a sign of life after it: a leg that
-            came to it just before need not wait as long again. None where it was not.
     """
 
     def __init__(self, engine: Instance) -> None:
@@ -60,7 +59,7 @@ class Silence:
         self.asked = float("-inf")
         self.sign = float("-inf")
         self.reading: float | None = None
-        self.condemned_since: float | None = None
+        self._looked = self._waited_for = float("-inf")
         self._may_read = True
         self._ended_well: int | None = None
         self._refused: tuple[float, ...] = ()
@@ -88,10 +87,12 @@ class Silence:
         heard = [leg.silent_since(now) for leg in legs if leg.has_begun]
         if heard and max(heard) > self.sign:
             self.lives(max(heard))
-        waiting = [leg.silent_since(now) for leg in (*legs, *behind)]
-        if waiting and self.condemned_since is not None:
-            waiting.append(self.condemned_since)
-        self.since = max(self.sign, min(waiting, default=now)) + self._unheard
+        longest = min((leg.silent_since(now) for leg in (*legs, *behind)), default=now)
+        if longest <= self._looked:
+            # It waited beside those that are gone.
+            longest = min(longest, self._waited_for)
+        self._looked, self._waited_for = now, longest
+        self.since = max(self.sign, longest) + self._unheard
 
     def lives(self, at: float) -> None:
         """It gave a sign of life."""
@@ -152,18 +153,18 @@ class Silence:
         self._refused, self._mute_since, self._page = (), None, None
         self._unheard = 0.0
         self._still_since = self._still_until = 0.0
-        self.condemned_since = None
 
     def _compare(self, page: MetricsPage | None, now: float) -> None:
         if page is None:
             return
         if page == self._page:
-            self._still_until = now
+            # As exact as its questions are: answers come sooner or later.
+            self._still_until = self.asked
             return
         if self._page is not None:
             self.lives(now)
         self._page = page
-        self._still_since = self._still_until = now
+        self._still_since = self._still_until = self.asked
 
     def _still(self) -> float:
         """0 unless its counters count what our legs wait for, and it has something to do."""

@@ -34,6 +34,7 @@ class Row(NamedTuple):
         committed: When the client got its first byte.
         token_seconds: For one token of a stream, on the average.
         expired, resumed: How often.
+        again: When it was let in after it had given way; 0 for a call that did not.
     """
 
     kind: Kind
@@ -49,6 +50,7 @@ class Row(NamedTuple):
     handed_over: bool
     expired: int
     resumed: int
+    again: float = 0.0
 
 
 def by_kind(rows: Iterable[Row]) -> dict[Kind, list[Row]]:
@@ -88,7 +90,7 @@ class Aggregate:
         """Calls that took this path to this outcome. Column by column, as that takes half the time."""
         (
             _, started, committed, ended, queued, token_seconds, usages, attempts, legs, _,
-            handed_over, expired, resumed,
+            handed_over, expired, resumed, again,
         ) = zip(*rows, strict=True)  # fmt: skip
         self.outcomes[path, outcome] += len(rows)
         first_bytes = _between(started, committed)
@@ -104,7 +106,7 @@ class Aggregate:
             seconds["ttft"].add(first_bytes.copy())
             seconds["tpot"].add(_known(token_seconds))
         seconds["first_byte"].add(first_bytes)
-        stages = zip(*map(times_of, started, queued, attempts, legs), strict=True)
+        stages = zip(*map(times_of, started, queued, attempts, legs, again), strict=True)
         for stage, found in zip(STAGES, stages, strict=True):
             seconds[stage].add(_known(found))
 

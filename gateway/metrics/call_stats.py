@@ -32,6 +32,9 @@ that no call moves."""
 
 _new: Final = tuple.__new__
 
+GAVE_WAY: Final = ("gave_way", "cancelled", "ok")
+"""What legs end with where a call gives way."""
+
 _SAID: Final = attrgetter("taken", "reason")
 """Of a decision."""
 
@@ -82,24 +85,28 @@ class CallStats:
         """A request that never became a call."""
         self.counts[families.REQUESTS_REFUSED][str(error.status)] += 1
 
-    def opened(self, record: Record) -> None:
-        self._in_flight += 1
+    def opened(self, record: Record, *, session: bool = False) -> None:
+        """`session`: it is traced and kept, and not counted, as sessions have metrics of their own."""
         if self.tracer is not None:
             record.trace = self.tracer.of(record)
+        if self._recent is not None:
+            self._recent.keep(record)
+        if session:
+            return
+        self._in_flight += 1
         if record.call.streams:
             if self._streams % EVERY == 0:
                 record.gaps = StreamGaps(record, self._itl)
             self._streams += 1
-        if self._recent is not None:
-            self._recent.keep(record)
 
-    def closed(self, record: Record) -> None:
+    def closed(self, record: Record, *, session: bool = False) -> None:
         """The record has ended."""
-        self._in_flight -= 1
-        rows = self._rows
-        rows.append(_row_of(record))
-        if len(rows) >= MOST_ROWS:
-            self.add_up()
+        if not session:
+            self._in_flight -= 1
+            rows = self._rows
+            rows.append(_row_of(record))
+            if len(rows) >= MOST_ROWS:
+                self.add_up()
         if self.log.wanted:
             self.log.write(record)
         if record.trace is not None:
@@ -132,7 +139,9 @@ class CallStats:
         for row in rows:
             for leg in row.legs:
                 there[leg.instance.id].append(leg)
-                if leg.attempt != row.attempts:
+                # That a call gave way is no failure of its legs.
+                by_us = row.again and leg.outcome in GAVE_WAY
+                if leg.attempt != row.attempts and not by_us:
                     self.counts[families.RETRIED_LEGS][leg.role, leg.outcome] += 1
         for name, legs in there.items():
             at = self.instances.get(name)
@@ -179,6 +188,7 @@ def _row_of(record: Record) -> Row:
             record.handed_over,
             record.expired,
             record.resumed,
+            record.let_in_again if record.pauses else 0.0,
         ),
     )
     return row

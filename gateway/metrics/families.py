@@ -293,6 +293,12 @@ KV_EVENT_CACHED_BLOCKS: Final = Gauge(
     ("instance", "rank"),
     merge=SampleMerge.MAX,
 )
+KV_EVENT_TIER_BLOCKS: Final = Gauge(
+    "pdgate_kv_event_tier_blocks",
+    "KV blocks that an engine has in a tier beyond its pages, by what it said.",
+    ("instance", "rank", "tier"),
+    merge=SampleMerge.MAX,
+)
 KV_EVENT_LINKS: Final = Gauge(
     "pdgate_kv_event_links",
     "Token blocks of which it is known where in calls' prompts they lie.",
@@ -300,6 +306,16 @@ KV_EVENT_LINKS: Final = Gauge(
 )
 TOKENIZED_PROMPTS: Final = Counter(
     "pdgate_tokenized_prompts", "Prompts of which engines were to tell the tokens.", ("outcome",)
+)
+READ_BACKS: Final = Counter(
+    "pdgate_kv_read_backs",
+    "Turns of which a decode engine's KV was known, by what became of it at the next turn.",
+    ("outcome",),
+)
+READ_BACK_TURNS: Final = Gauge(
+    "pdgate_kv_read_back_turns",
+    "Turns whose KV a decode engine keeps for a prefill engine.",
+    merge=SampleMerge.SUM,
 )
 
 # The directory, Redis and other gateways, which every worker sees
@@ -361,6 +377,11 @@ KEY_CALLS_REFUSED: Final = Counter(
     "Calls that an API key had no right to, or not yet.",
     ("key", "reason"),
 )
+KEY_TOKENS: Final = Counter(
+    "pdgate_key_tokens",
+    "Tokens that calls took, by API key: of prompts, of these cached, and generated.",
+    ("key", "kind"),
+)
 CALLS_WAITING: Final = Gauge(
     "pdgate_calls_waiting",
     "Calls that wait until engines have room.",
@@ -372,12 +393,41 @@ CALLS_TURNED_AWAY: Final = Counter(
     "Calls that were refused because too many came, by why.",
     ("model", "reason"),
 )
+CALLS_HELD: Final = Gauge(
+    "pdgate_calls_held",
+    "Calls that wait while operators change their engines.",
+    merge=SampleMerge.SUM,
+)
+CALLS_HELD_IN_VAIN: Final = Counter(
+    "pdgate_calls_held_in_vain", "Calls that were refused because their engines were held too long."
+)
+CONTROL_REQUESTS: Final = Counter(
+    "pdgate_control_requests",
+    "Requests for all engines of a model, by what they are for and which engines did it.",
+    ("effect", "engines"),
+)
+CALLS_GAVE_WAY: Final = Counter(
+    "pdgate_calls_gave_way",
+    "How often running calls ended for more urgent ones, to go on later.",
+    ("model", "stage"),
+)
 # One process serves all batches.
 BATCHES: Final = Gauge(
     "pdgate_batches", "Batches that are not finished.", ("status",), merge=SampleMerge.SUM
 )
 BATCH_LINES: Final = Counter(
     "pdgate_batch_lines", "Lines of batches that have an answer, or an error.", ("outcome",)
+)
+REALTIME_SESSIONS: Final = Gauge(
+    "pdgate_realtime_sessions", "Realtime sessions that are open.", merge=SampleMerge.SUM
+)
+REALTIME_SESSIONS_ENDED: Final = Counter(
+    "pdgate_realtime_sessions_ended", "Realtime sessions by what ended them.", ("outcome",)
+)
+REALTIME_BYTES: Final = Counter(
+    "pdgate_realtime_bytes",
+    "Bytes of messages in realtime sessions, by who sent them.",
+    ("sender",),
 )
 # One worker decides, and the others do as it says.
 INSTANCE_SIDE: Final = Gauge(
@@ -397,6 +447,12 @@ ROLE_CHANGES: Final = Counter(
     "How often an instance was turned to a side.",
     ("instance", "to"),
     zeros=zero_values.role_changes,
+)
+ENDPOINT_PICKS: Final = Counter(
+    "pdgate_endpoint_picks",
+    "Responses to calls that Envoy asked about, by which engine of the list they were from.",
+    ("served",),
+    zeros=zero_values.picks,
 )
 TRACES: Final = Counter(
     "pdgate_traces", "Calls that were traced, by what became of it.", ("result",)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Final
 
-from pdgate.protocols.apis import APIS, OTHER
+from pdgate.protocols.apis import APIS, OTHER, SOUNDS
 from pdgate.protocols.call import CHAT, COMPLETIONS
 from pdgate.protocols.errors import (
     BadRequest,
@@ -39,7 +39,8 @@ EJECTIONS: Final = ("refused", "failures", "silent", "stuck", "not well")
 GIVEN_UP: Final = tuple(
     found.value for found in LivenessVerdict if found is not LivenessVerdict.ALIVE
 )
-KEY_REFUSALS: Final = ("model", "rate", "concurrency")
+PICKS: Final = ("first", "fallback", "another", "unsaid")
+KEY_REFUSALS: Final = ("model", "rate", "concurrency", "tokens")
 
 _RETRIED: Final = (EngineRefused, EngineFailed, EngineTooSlow, EngineBusy, KvExpired)
 
@@ -85,7 +86,7 @@ OfInstances = Iterable[tuple[str, str, str]]
 
 def routes(_: Iterable[Endpoint]) -> Pairs:
     """That one begins to be used."""
-    return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, OTHER))
+    return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, *SOUNDS, OTHER))
 
 
 def refusals(_: Iterable[Endpoint]) -> Iterable[str]:
@@ -128,6 +129,10 @@ def given_up(fleet: Iterable[Endpoint]) -> OfInstances:
 
 def prefill_instances(fleet: Iterable[Endpoint]) -> Iterable[str]:
     return (one.instance.id for one in fleet if one.instance.role.serves(Role.PREFILL))
+
+
+def picks(_: Iterable[Endpoint]) -> Iterable[str]:
+    return PICKS
 
 
 def role_changes(fleet: Iterable[Endpoint]) -> Pairs:

@@ -13,14 +13,23 @@ look into a dictionary; a wrong one costs a SHA-256 and leaves nothing behind.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
 from time import monotonic
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.keys import ApiKey, hash_of
+from pdgate.gateway.security.rate_headers import (
+    REMAINING_REQUESTS,
+    RESET_REQUESTS,
+    SECONDS,
+    requests_limit,
+)
+from pdgate.gateway.security.token_limits import NO_TOKEN_LIMITS
+from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest, PermissionDenied, RateLimited, Unauthorized
+from pdgate.protocols.usage import Usage
 
 KNOWN_HEADERS = 4096
 MAX_HEADER_BYTES = 1024
@@ -68,31 +77,44 @@ class KeyState:
         running: Calls that have entered and not left.
         calls: Calls that have entered.
         refused: Reason -> calls that have not.
+        prompt, cached, generated: Tokens that calls of it took, as far as that is known.
+        counts_tokens: Whether it has limits of tokens (gateway/tenants).
+        tells_calls: Whether answers say what is left of its calls a minute, and of nothing else.
     """
 
     __slots__ = (
-        "_bucket", "_clock", "_max_calls", "_models", "calls", "key", "name", "priority", "refused",
-        "running",
+        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
+        "priority", "prompt", "refused", "running", "tells_calls",
     )  # fmt: skip
 
     def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
         self.running = 0
         self.calls = 0
+        self.prompt = self.cached = self.generated = 0
         self.refused: Counter[str] = Counter()
         self._clock = clock
+        self._bucket: Bucket | None = None
         self.hold_to(key, workers)
 
     def hold_to(self, key: ApiKey, workers: int) -> None:
-        """To these models and limits from now on; the bucket is full again."""
+        """To these models and limits from now on. Calls of the last minute still count."""
         self.key = key
+        self.counts_tokens = key.tokens is not NO_TOKEN_LIMITS and bool(key.tokens.each())
+        self.tells_calls = key.calls_per_minute is not None and not self.counts_tokens
         self.name, self.priority = key.name, key.priority
         self._models = key.models
         self._max_calls = None if key.max_calls is None else ceil(key.max_calls / workers)
         per_minute = key.calls_per_minute
+        now, before = self._clock(), self._bucket
         self._bucket = None
         if per_minute is not None:
             # A bucket for less than one would never hold a whole call.
-            self._bucket = Bucket(max(1.0, per_minute / workers), self._clock())
+            bucket = Bucket(max(1.0, per_minute / workers), now)
+            if before is not None:
+                before.wait_seconds(now)
+                bucket.level = max(0.0, bucket.level - (before.per_minute - before.level))
+            self._bucket = bucket
+            self._calls_limit = requests_limit(bucket.per_minute)
 
     def may_ask(self, model: str | None) -> bool:
         return not self._models or model in self._models
@@ -128,29 +150,83 @@ class KeyState:
     def leave(self) -> None:
         self.running -= 1
 
+    def note(self, usage: Usage) -> None:
+        """What a call took that is over, as its engine said it."""
+        # Not by `add`: a call of a function for each call.
+        self.prompt += usage.prompt or 0
+        self.cached += usage.cached or 0
+        self.generated += usage.generated or 0
+
+    def add(self, prompt: int, cached: int, generated: int) -> None:
+        self.prompt += prompt
+        self.cached += cached
+        self.generated += generated
+
+    def calls_headers(self) -> Headers:
+        """What its client is told of this worker's calls a minute, as they were when a call came last; nothing for any
+        number."""
+        bucket = self._bucket
+        if bucket is None:
+            return ()
+        most, level = bucket.per_minute, bucket.level
+        # Written here: it is done with every call of such a key.
+        return (
+            self._calls_limit,
+            (REMAINING_REQUESTS, b"%d" % level),
+            (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
+        )
+
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1
         raise RateLimited(
-            "too many calls a minute with this API key", retry_after_seconds=ceil(wait_seconds)
+            "too many calls a minute with this API key",
+            retry_after_seconds=ceil(wait_seconds),
+            limits=self.calls_headers(),
         )
 
     def _refuse_one_more(self) -> NoReturn:
         self.refused["concurrency"] += 1
         raise RateLimited(
-            "too many calls with this API key are running", retry_after_seconds=RETRY_SECONDS
+            "too many calls with this API key are running",
+            retry_after_seconds=RETRY_SECONDS,
+            limits=self.calls_headers(),
         )
+
+
+class TokenOpener(Protocol):
+    """Signed tokens of an identity provider, which open as keys do; see gateway/tenants/tokens.py.
+
+    Attributes:
+        states: Name of a tenant -> its state, of those that came lately.
+        gone: Kind of tokens -> how many tenants took whose states are no more.
+    """
+
+    @property
+    def states(self) -> Mapping[str, KeyState]: ...
+
+    @property
+    def gone(self) -> Mapping[str, int]: ...
+
+    def state_of(self, token: bytes) -> KeyState | None:
+        """None for what is no token. Raise Unauthorized for one that is not good, SigningKeysUnknown, RateLimited."""
 
 
 class Authenticator:
     """
     Attributes:
-        holders: Of all keys that there are.
+        key_states: Of all keys that there are.
+        tokens: None where keys alone open.
     """
 
     def __init__(
-        self, keys: Iterable[ApiKey], workers: int = 1, clock: Callable[[], float] = monotonic
+        self,
+        keys: Iterable[ApiKey],
+        workers: int = 1,
+        clock: Callable[[], float] = monotonic,
+        tokens: TokenOpener | None = None,
     ) -> None:
         self.key_states: dict[str, KeyState] = {}
+        self.tokens = tokens
         self._workers = workers
         self._clock = clock
         self._by_header: dict[bytes, KeyState] = {}
@@ -191,10 +267,25 @@ class Authenticator:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
 
+    def named(self, name: str) -> KeyState | None:
+        """Of a key, or of a tenant whose token came lately."""
+        found = self.key_states.get(name)
+        return self.tokens.states.get(name) if found is None and self.tokens is not None else found
+
+    def states(self) -> list[KeyState]:
+        """Of all keys, and of the tenants whose tokens came lately."""
+        more = () if self.tokens is None else self.tokens.states.values()
+        return [*self.key_states.values(), *more]
+
     def _look_up(self, said: bytes) -> KeyState:
         key_state = None
         if len(said) <= MAX_HEADER_BYTES and said[: len(BEARER)].lower() == BEARER:
             key_state = self._by_hash.get(hash_of(said[len(BEARER) :].strip()))
+        if key_state is None and self.tokens is not None and said[: len(BEARER)].lower() == BEARER:
+            # Not remembered here, as it is good for a time only.
+            key_state = self.tokens.state_of(said[len(BEARER) :].strip())
+            if key_state is not None:
+                return key_state
         if key_state is None:
             # Not which of the two: a guess learns nothing.
             raise Unauthorized("the API key is not known")

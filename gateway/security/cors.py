@@ -35,6 +35,11 @@ class Cors:
             expose_headers=EXPOSED,
         )
 
+    def allows(self, request: Headers) -> bool:
+        """Whether all origins that a request names are among them."""
+        named = {found for name, found in request if name == b"origin"}
+        return b"*" in self._allowed or named <= self._allowed
+
     def headers_for(self, request: Headers) -> Headers:
         """What the answer to a request with these headers says besides."""
         if b"*" in self._allowed:

@@ -10,6 +10,7 @@ import secrets
 from dataclasses import dataclass
 from hashlib import sha256
 
+from pdgate.gateway.security.token_limits import NO_TOKEN_LIMITS, TokenLimits
 from pdgate.protocols.priority import ORDINARY
 
 PREFIX = "pdg-"
@@ -31,6 +32,7 @@ class ApiKey:
         max_calls: At the same time; None for any number.
         calls_per_minute: None for any number.
         priority: Of its calls while they wait, and the most urgent that they may say: 0 to 7.
+        tokens: How many its calls may take.
     """
 
     name: str
@@ -39,6 +41,7 @@ class ApiKey:
     max_calls: int | None = None
     calls_per_minute: int | None = None
     priority: int = ORDINARY
+    tokens: TokenLimits = NO_TOKEN_LIMITS
 
 
 def is_name(text: str) -> bool:

@@ -126,6 +126,10 @@ def _outcome(call: EndedCall) -> dict[str, Any]:
     }
     if record.key:
         found["pdgate.key"] = record.key
+    if record.pauses:
+        found["pdgate.gave_way"] = len(record.pauses)
+    if record.made_way:
+        found["pdgate.made_way"] = record.made_way
     if record.resumed:
         found["pdgate.resumed"] = record.resumed
     return found

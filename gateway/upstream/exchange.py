@@ -23,6 +23,7 @@ before it cannot be the last one, and is not read.
 
 import asyncio
 import sys
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -207,7 +208,19 @@ class Exchange:
         try:
             return parse_object(body)
         except BadRequest:
+            if self.leg.read is not None:
+                return self._read_otherwise(self.leg.read, body)
             message = f"{naming(engine)} answered with something that is not a JSON object"
+            raise EngineFailed(message, at=engine.id) from None
+
+    def _read_otherwise(
+        self, read: Callable[[bytes], dict[str, Raw]], body: bytes
+    ) -> dict[str, Raw]:
+        engine = self.leg.to
+        try:
+            return read(body)
+        except BadRequest as error:
+            message = f"{naming(engine)} answered {self.leg.path} with something else: {error}"
             raise EngineFailed(message, at=engine.id) from None
 
     async def __aenter__(self) -> Answer:
@@ -502,6 +515,9 @@ class Exchange:
         stream = self._stream
         if stream is None:
             stream = self._stream = ending_of(self.call)
+        hears = self.leg.hears
+        if hears is not None:
+            hears(piece)
         out = stream.feed(piece)
         if stream.gave_up or stream.error:
             if self._sink is None:
@@ -577,6 +593,9 @@ class Exchange:
     def _clear(self, body: bytes) -> None:
         """Takes out of a whole answer what is not for clients."""
         call = self.call
+        hears = self.leg.hears
+        if hears is not None:
+            hears(body)
         if call.api is not None and call.api.kind is not Kind.GENERATES:
             return
         cleared = without_ours(body)

@@ -27,6 +27,7 @@ from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.logs import CallLog
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
@@ -35,6 +36,7 @@ from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
 from pdgate.gateway.wiring import components, metrics, parts
+from pdgate.gateway.wiring.control import OutOfUse, control_of
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
 from pdgate.gateway.wiring.live import LiveCallPath
 from pdgate.scheduling.endpoints import Endpoints
@@ -51,12 +53,13 @@ def build(
     directory: Directory | None = None,
     admin_port: int | None = None,
     load_folder: Path | None = None,
+    picker_port: int | None = None,
 ) -> Front:
     """The gateway as an ASGI application; it makes no connection before its lifespan begins.
 
     `metrics_folder` and `load_folder` are shared by all workers, where there are several.
     `directory` is what the settings name unless one is given. `admin_port` is that of the admin
-    listener, if any.
+    listener, if any; `picker_port` that of the endpoint picker, where the settings leave it open.
     """
     endpoints = Endpoints(settings.fleet, breaker_limits(settings.health))
     headers, access = header_policy(settings), engine_access(settings)
@@ -78,6 +81,8 @@ def build(
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
+    signed = parts.signed_of(settings)
+    sessions = Sessions(settings.timeouts.session_idle_seconds)
     core = GatewayCore(
         settings=settings,
         endpoints=endpoints,
@@ -91,9 +96,10 @@ def build(
         execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
         recent=recent,
         stats=stats,
-        drain=parts.drain_of(settings, stats),
+        drain=parts.drain_of(settings, stats, sessions),
+        sessions=sessions,
         intake=parts.intake_of(settings, headers),
-        authenticator=parts.door_of(settings),
+        authenticator=parts.door_of(settings, signed),
         gate=parts.gate_of(settings, endpoints, scheduler, load),
         prober=parts.prober_of(settings, endpoints, access),
         crowd=crowd,
@@ -101,15 +107,21 @@ def build(
         jobs=Jobs(),
         reload=Reload(settings),
         folder=metrics_folder,
+        load_folder=load_folder,
         heard=heard,
     )
     core.execution.encoding = parts.encode_stage_of(settings, scheduler, upstream, core.execution)
+    core.execution.room = crowd
     if kv_events is not None:
         core.execution.told_ids = kv_events.read
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
     service = parts.service_of(core)
+    out = OutOfUse(core)
+    control, controlling = control_of(core, service, out)
+    service.tenants = parts.tenants_of(settings, core.authenticator, endpoints, load_folder)
+    service.shares = parts.shares_of(settings, endpoints)
     front = _front(
         core,
         service,
@@ -119,12 +131,17 @@ def build(
         [
             components.call_path(core),
             components.process(core),
-            components.health(core),
-            components.keys(core),
+            components.health(core, service.holds),
+            components.keys(core, signed),
             components.disaggregation_rule(core),
-            components.drained_instances(core, more),
+            components.drained_instances(
+                core, more, out, None if control is None else control.let_in
+            ),
             components.batches(core, service),
+            components.realtime(core),
             *present(
+                controlling,
+                components.tenants(core, service),
                 components.discovery(feed),
                 components.admission(core),
                 components.callbacks(callbacks),
@@ -135,6 +152,7 @@ def build(
                 components.adaptive_roles(core),
                 components.console(core, more),
                 components.tracing(core),
+                components.endpoint_picker(core, service, headers, feed, picker_port),
             ),
         ],
     )
@@ -186,6 +204,7 @@ def _front(
         reload,
         core.crowd,
     )
+    front.realtime = parts.realtime_of(core, service)
     front.admin_port, front.cors, front.application = admin_port, cors, app
     front.passthrough = settings.passthrough
     for one in (*every, LiveCallPath(front, core, feed).component()):

@@ -4,7 +4,7 @@ What not every gateway has is imported where it is made: what is imported stays 
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,28 +12,38 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
 
+from pdgate.cluster.jobs import Run
 from pdgate.gateway.admin.instances import Drained, nothing_more
 from pdgate.gateway.callbacks.part import CallbackPorts
 from pdgate.gateway.component import Component, GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.complaints import ConfigError
+from pdgate.gateway.config.directory import directory_of
+from pdgate.gateway.config.instances import host_and_port
+from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import breaker_limits, rule_of
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.config.setting import OnReload
+from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.status import DiscoveryStatus
+from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.engine_metrics.reader import PrefillQueue
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.liveness.detector import Detector
+from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.readiness import JobNote
+from pdgate.gateway.security.headers import AUTHORIZATION, HeaderPolicy
 from pdgate.gateway.service import Service
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
-from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore
+from pdgate.gateway.sync.shared_store import FileStore
 from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.gateway.verification.watch import VerificationWatch
 from pdgate.gateway.wiring import metrics
+from pdgate.gateway.wiring.control import OutOfUse, store_of
+from pdgate.gateway.wiring.parts import Signed, running_of
 from pdgate.protocols.errors import NotServed
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
@@ -45,9 +55,6 @@ if TYPE_CHECKING:
 More = Callable[[Endpoint], Mapping[str, Any]]
 """An engine -> what operators see of it beside what the gateway itself knows."""
 
-SHARED_KEYS: Final = "pdgate"
-"""Prefix in Redis of what all gateways that use the same database share."""
-
 SMOOTH_PERIODS: Final = 3.0
 """Of adaptive roles: over how many of its periods pressure is smoothed."""
 
@@ -58,6 +65,7 @@ def call_path(core: GatewayCore) -> Component:
         partial(metrics.process, core.watchdog),
         partial(metrics.memory, core.crowd),
         partial(metrics.kv, core.ledger, core.lives, core.endpoints),
+        partial(metrics.read_back, core.execution),
         partial(metrics.policies, core.policies.passed_over),
         partial(metrics.predictions, core.endpoints),
         partial(metrics.prefixes, core.index),
@@ -92,13 +100,18 @@ def process(core: GatewayCore) -> Component:
     )
 
 
-def health(core: GatewayCore) -> Component:
+def health(core: GatewayCore, holds: Holds | None) -> Component:
     """Probes, and the detector of silent engines."""
     settings, instances, prober = core.settings, core.endpoints, core.prober
     gone = core.execution.gone
     prober.on_gone = gone
     detector = Detector(
-        core.upstream.legs, instances, settings.health.frozen_seconds, gone, core.access
+        core.upstream.legs,
+        instances,
+        settings.health.frozen_seconds,
+        gone,
+        core.access,
+        lambda endpoint: holds is not None and holds.stopped(endpoint.models),
     )
 
     def collect() -> Iterator[Samples]:
@@ -130,29 +143,63 @@ def discovery(feed: Feed | None) -> Component | None:
     return Component(jobs=feed.jobs, collect=status.collect, ready={"directory": status})
 
 
-def keys(core: GatewayCore) -> Component:
-    """API keys; a file of them is read again at each reload."""
+def keys(core: GatewayCore, signed: Signed | None) -> Component:
+    """API keys and signed tokens; a file of keys is read again at each reload."""
     authenticator = core.authenticator
 
     def reconfigure(wanted: Settings) -> Change:
         keys = api_keys(wanted.api_keys, wanted.api_keys_file, wanted.aliases)
-        if (authenticator is not None) != bool(keys):
+        if (authenticator is not None) != wanted.asks_for_keys:
             raise ConfigError(
                 "'api_keys': to begin or to end asking for keys needs a restart, "
                 "so nothing was changed"
             )
+        checks = token_checks(wanted) if wanted.jwt.issuer else None
 
         def change() -> None:
             if authenticator is not None:
                 authenticator.admit(keys)
+                if checks is not None and signed is not None:
+                    signed.tokens.use(checks)
 
         return change
 
     return Component(
+        jobs={} if signed is None else {"jwt-keys": signed.keys.run},
         collect=None if authenticator is None else partial(metrics.keys, authenticator),
         reconfigure={OnReload.KEYS: reconfigure},
         each_reload=reconfigure,
     )
+
+
+def tenants(core: GatewayCore, service: Service) -> Component | None:
+    """What keys have taken, in all workers and replicas."""
+    found = service.tenants
+    if found is None:
+        return None
+    jobs: dict[str, Run] = {"key-usage": found.run}
+    closes = [found.tell]
+    if found.shared is not None:
+        jobs["shared-usage"] = partial(found.shared.run, found.tell)
+    elif core.settings.state_dir:
+        from pdgate.gateway.tenants.saved import SavedAccounts
+
+        saving = SavedAccounts(
+            Path(core.settings.state_dir), found.local.everything, lambda: found.local.changes
+        )
+        jobs["saved-usage"] = saving.run
+        closes.append(saving.close)
+
+    def close() -> None:
+        for one in (*closes, found.local.close):
+            one()
+
+    def routes(token: str) -> list[APIRouter]:
+        from pdgate.gateway.admin.usage import routes
+
+        return [routes(found, token)]
+
+    return Component(jobs=jobs, close=close, routes=routes)
 
 
 def batches(core: GatewayCore, service: Service) -> Component:
@@ -164,11 +211,11 @@ def batches(core: GatewayCore, service: Service) -> Component:
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
     from pdgate.gateway.batch.runner import BatchLimits, Runner
-    from pdgate.gateway.batch.sqlite import SqliteState
+    from pdgate.gateway.batch.sharing import opened
     from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
 
     folder = Path(given.folder)
-    state, files = SqliteState(folder), folder / "files"
+    state, files = opened(given.state, folder), folder / "files"
     blobs = RemoteBlobs(given.storage, files) if given.storage else LocalBlobs(files)
     archive = Archive(blobs)
     limits = BatchLimits(
@@ -179,13 +226,20 @@ def batches(core: GatewayCore, service: Service) -> Component:
         most_stored=StoredBatch(MOST_FILES, given.max_stored_bytes),
         keep_seconds=given.keep_days * 86400,
     )
-    runner = Runner(service, state, archive, limits, core.crowd, core.prober.first_round)
+    ready = core.prober.first_round
+    runner = Runner(service, state.led, state.lead, archive, limits, core.crowd, ready)
     return Component(
         jobs={"batches": runner.run},
-        close=state.close,
         collect=partial(metrics.batches, runner),
-        serves=[routes(Books(service, state, archive, limits, runner.look))],
+        serves=[routes(Books(service, state.routed, archive, limits, runner.look))],
         owns=(FILES, BATCHES),
+    )
+
+
+def realtime(core: GatewayCore) -> Component:
+    """Sessions that are open: their limits of time, and what is counted of them."""
+    return Component(
+        jobs={"realtime": core.sessions.run}, collect=partial(metrics.realtime, core.sessions)
     )
 
 
@@ -214,7 +268,7 @@ def disaggregation_rule(core: GatewayCore) -> Component:
     def apply(section: DisaggregationSection) -> None:
         scheduler.rule = rule_of(section)
 
-    store = _store(settings, core.folder, "disaggregation")
+    store = store_of(settings, core.folder, "disaggregation")
     rule = SharedSetting(settings.disaggregation, apply, store)
     status = SharedStatus(rule) if settings.redis else None
 
@@ -232,20 +286,22 @@ def disaggregation_rule(core: GatewayCore) -> Component:
     )
 
 
-def drained_instances(core: GatewayCore, more: More) -> Component:
+def drained_instances(
+    core: GatewayCore, more: More, out: OutOfUse, let_in: Callable[[str], Awaitable[None]] | None
+) -> Component:
     """Engines that operators have taken out; `more` is what else is shown of each."""
     instances = core.endpoints
     drained = SharedSetting(
         Drained(),
-        lambda said: instances.drain(said.instances),
-        _store(core.settings, core.folder, "drained"),
+        lambda said: out.drain(said.instances),
+        store_of(core.settings, core.folder, "drained"),
         name="drained instances",
     )
 
     def routes(token: str) -> list[APIRouter]:
         from pdgate.gateway.admin.instances import routes
 
-        return [routes(instances, drained, token, more)]
+        return [routes(instances, drained, token, more, let_in)]
 
     return Component(
         jobs={"drained-instances": drained.follow} if drained.shared else {}, routes=routes
@@ -312,7 +368,7 @@ def adaptive_roles(core: GatewayCore) -> Component | None:
         section = core.reload.settings.targets
         return Targets(section.ttft_seconds, section.tpot_seconds)
 
-    store = _store(settings, core.folder, "roles")
+    store = store_of(settings, core.folder, "roles")
     if store is None and core.folder is not None:
         # Workers have to agree also where no operator can tell them anything.
         store = FileStore(core.folder / "roles.pinned")
@@ -349,6 +405,71 @@ def tracing(core: GatewayCore) -> Component | None:
     return Component(jobs={"traces": exporting.run}, collect=partial(metrics.traces, exporting))
 
 
+def endpoint_picker(
+    core: GatewayCore,
+    service: Service,
+    headers: HeaderPolicy,
+    feed: Feed | None,
+    port: int | None,
+) -> Component | None:
+    """The picker that gateways made of Envoy ask for engines. `port`: where the settings say 0."""
+    given = core.settings.epp
+    if not given.listen:
+        return None
+    # Only a gateway that is asked so needs gRPC and its messages.
+    from pdgate.cluster.kubernetes.objectives import InferenceObjectives
+    from pdgate.cluster.kubernetes.pool import InferencePool
+    from pdgate.gateway.endpoint_picker.picking import EndpointPicker, EngineCredentials
+    from pdgate.gateway.endpoint_picker.serving import ListeningAt, PickerServer
+
+    picker = EndpointPicker(
+        lambda: service.intake,
+        core.execution,
+        core.endpoints,
+        core.stats,
+        core.drain,
+        EngineAddresses(),
+        EngineCredentials(core.access.authorization, AUTHORIZATION in headers.to_engines),
+        core.authenticator,
+        core.gate,
+        given.fallbacks,
+    )
+    host, named = host_and_port(given.listen)
+    looked = core.prober.first_round
+    server = PickerServer(
+        picker,
+        core.crowd,
+        ListeningAt(host, port or named, _certificate(core.settings)),
+        lambda: (
+            core.drain.began is None and looked.is_set() and (feed is None or feed.listed.is_set())
+        ),
+    )
+    jobs: dict[str, Run] = {"endpoint-picker": server.run}
+    directory = directory_of(core.settings)
+    if isinstance(directory, InferencePool):
+        objectives = InferenceObjectives(directory.access, directory.name)
+        picker.priority_of = objectives.priority_of
+        jobs["inference-objectives"] = objectives.run
+    return Component(
+        jobs=jobs,
+        collect=lambda: [
+            families.ENDPOINT_PICKS.samples(
+                (served.value, count) for served, count in server.served.items()
+            )
+        ],
+    )
+
+
+def _certificate(settings: Settings) -> tuple[bytes, bytes] | None:
+    """None where the picker speaks without TLS."""
+    given = settings.epp
+    if given.insecure:
+        return None
+    from pdgate.gateway.endpoint_picker.certificate import from_files, self_signed
+
+    return from_files(given.cert_file, given.key_file) if given.cert_file else self_signed()
+
+
 def has_console(settings: Settings) -> bool:
     return settings.console and bool(settings.admin_token_file)
 
@@ -373,7 +494,9 @@ def console(core: GatewayCore, more: More) -> Component | None:
         scheduler.told = otherwise
 
     attention, pulse = ConsoleAttention(begins, ends), Pulse(core.stats.collect)
-    own = OwnPart(recent, core.ledger, pulse, lambda: core.stats.in_flight, attention, core.jobs)
+    own = OwnPart(
+        recent, core.ledger, pulse, running_of(core.stats, core.sessions), attention, core.jobs
+    )
     snapshots = Snapshots(core.endpoints, own, more, core.drain, core.folder)
 
     def routes(token: str) -> list[APIRouter]:
@@ -391,12 +514,3 @@ def console(core: GatewayCore, more: More) -> Component | None:
 def more_of(watch: VerificationWatch | None) -> More:
     """What engines' own metrics say of each."""
     return nothing_more if watch is None else watch.report.of
-
-
-def _store(settings: Settings, folder: Path | None, name: str) -> SharedStore | None:
-    """`folder` is shared by the workers of this gateway, where there are several."""
-    if settings.redis:
-        return RedisStore(settings.redis, f"{SHARED_KEYS}:{name}")
-    if folder is not None and settings.admin_token_file:
-        return FileStore(folder / f"{name}.pinned")
-    return None

@@ -14,6 +14,7 @@ from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy import load
 from pdgate.scheduling.prefix.index import BlocksOf, PrefixIndex, blocks_of
+from pdgate.scheduling.prefix.tiers import TierPrices
 
 if TYPE_CHECKING:
     from pdgate.gateway.kv_events.watch import EventWatch
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 def prefix_index_of(settings: Settings, source: BlocksOf = blocks_of) -> PrefixIndex:
     given = settings.prefix_index
-    return PrefixIndex(source, max_bytes=given.max_bytes, kv_tokens=given.kv_tokens)
+    prices = TierPrices(given.host_price, given.disk_price)
+    return PrefixIndex(source, max_bytes=given.max_bytes, kv_tokens=given.kv_tokens, prices=prices)
 
 
 def policies_of(

@@ -25,7 +25,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.ways import own_fields, ways
-from pdgate.gateway.wiring.parts import encode_stage_of, limits_of
+from pdgate.gateway.wiring.parts import encode_stage_of, limits_of, shares_of, steering_of
 from pdgate.protocols.instance import Instance, Role
 
 
@@ -104,9 +104,16 @@ class LiveCallPath:
 
     def _models(self, before: Settings, wanted: Settings) -> Change:
         changes = [self._policies_of_models(wanted), self._times(wanted), self._intake(wanted)]
+        changes.append(self._shares(wanted))
         if _protocols(before) != _protocols(wanted):
             changes.append(self._fleet(before, wanted))
         return _all(changes)
+
+    def _shares(self, wanted: Settings) -> Change:
+        def change() -> None:
+            self.front.service.shares = shares_of(wanted, self.core.endpoints)
+
+        return change
 
     def _policies_of_models(self, wanted: Settings) -> Change:
         try:
@@ -133,6 +140,7 @@ class LiveCallPath:
         def change() -> None:
             self.core.upstream.use(timeouts_of(wanted.timeouts), timeouts_of_models(wanted))
             self.front.service.total = total_time_of(wanted)
+            self.core.sessions.idle_seconds = wanted.timeouts.session_idle_seconds
             ping_seconds = wanted.timeouts.ping_seconds
             self.front.pings = Pings(ping_seconds) if ping_seconds else None
             self.core.execution.router.policy = retry_policy_of(wanted)
@@ -141,6 +149,7 @@ class LiveCallPath:
                 encoding.attempts = wanted.max_attempts
             self.core.execution.max_resumes = wanted.max_attempts if wanted.resume else 0
             self.core.execution.early_first_token = wanted.early_first_token
+            self.core.execution.read_back_is(wanted.read_back)
 
         return change
 
@@ -154,6 +163,7 @@ class LiveCallPath:
                 aliases=wanted.aliases,
             )
             self.front.passthrough = wanted.passthrough
+            service.steering = steering_of(wanted, self.core.endpoints)
 
         return change
 

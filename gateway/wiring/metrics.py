@@ -3,13 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.stderr import lines_dropped
+from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admission.gate import Gate
@@ -18,9 +19,11 @@ from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.call_stats import OTHER
 from pdgate.gateway.metrics.family import Key, Samples, Source
 from pdgate.gateway.metrics.zero_values import KEY_REFUSALS
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import ELSEWHERE, Watchdog
@@ -33,6 +36,11 @@ from pdgate.scheduling.roles import SIDES
 if TYPE_CHECKING:
     from pdgate.gateway.adaptive.adapting import Adapting
     from pdgate.gateway.batch.runner import Runner
+    from pdgate.gateway.control.control import Control
+    from pdgate.gateway.control.holds import Holds
+
+MOST_KEYS: Final = 256
+"""That have metrics of their tokens each."""
 
 
 class _Page(Collector):
@@ -95,6 +103,14 @@ def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Sa
     yield families.PINNED_ENGINE_ID.samples((name, 1.0) for name in sorted(lives.pinned))
 
 
+def read_back(execution: Execution) -> Iterator[Samples]:
+    """Nothing where it is off."""
+    known = execution.read_back
+    if known is not None:
+        yield families.READ_BACKS.samples(((outcome,), n) for outcome, n in known.outcomes.items())
+        yield families.READ_BACK_TURNS.sample(len(known.turns))
+
+
 def policies(passed_over: Mapping[tuple[Role, str], Counter[str]]) -> Iterator[Samples]:
     """`passed_over`: role and name of a policy -> condition -> how often it would have left no engine."""
     yield families.POLICY_PASSED_OVER.samples(
@@ -130,7 +146,7 @@ def prefixes(index: PrefixIndex) -> Iterator[Samples]:
 
 
 def keys(authenticator: Authenticator) -> Iterator[Samples]:
-    """There are as many values of the label as there are keys."""
+    """There are as many values of the label as there are keys, but of tokens, whose tenants come and go."""
     key_states = authenticator.key_states.items()
     yield families.KEY_CALLS.samples((name, key_state.calls) for name, key_state in key_states)
     yield families.KEY_CALLS_IN_FLIGHT.samples(
@@ -142,12 +158,37 @@ def keys(authenticator: Authenticator) -> Iterator[Samples]:
         for name, key_state in key_states
         for reason, count in {**zeros, **key_state.refused}.items()
     )
+    yield families.KEY_TOKENS.samples(_key_tokens(authenticator))
+
+
+def _key_tokens(authenticator: Authenticator) -> Iterator[tuple[Key, int]]:
+    """Of the first keys each, and of all others and of tenants of tokens together."""
+    others = Counter(() if authenticator.tokens is None else authenticator.tokens.gone)
+    for at, key_state in enumerate(authenticator.states()):
+        found = {
+            "prompt": key_state.prompt,
+            "cached": key_state.cached,
+            "generated": key_state.generated,
+        }
+        if at < MOST_KEYS and key_state.name in authenticator.key_states:
+            yield from (((key_state.name, kind), tokens) for kind, tokens in found.items())
+        else:
+            others.update(found)
+    yield from (((OTHER, kind), tokens) for kind, tokens in others.items())
 
 
 def admission(gate: Gate) -> Iterator[Samples]:
     """How long calls waited is a stage of pdgate_stage_seconds."""
     yield families.CALLS_WAITING.samples(gate.waiting())
     yield families.CALLS_TURNED_AWAY.samples(gate.refused.items())
+    if gate.giving_way is not None:
+        yield families.CALLS_GAVE_WAY.samples(gate.giving_way.gave_way.items())
+
+
+def control(holds: "Holds", found: "Control") -> Iterator[Samples]:
+    yield families.CALLS_HELD.sample(sum(holds.waiting.values()))
+    yield families.CALLS_HELD_IN_VAIN.sample(holds.refused)
+    yield families.CONTROL_REQUESTS.samples(found.done.items())
 
 
 def batches(runner: "Runner") -> Iterator[Samples]:
@@ -157,6 +198,12 @@ def batches(runner: "Runner") -> Iterator[Samples]:
             (status.value, count) for status, count in runner.statuses.items()
         )
     yield families.BATCH_LINES.samples(runner.lines.items())
+
+
+def realtime(sessions: Sessions) -> Iterator[Samples]:
+    yield families.REALTIME_SESSIONS.sample(sessions.open)
+    yield families.REALTIME_SESSIONS_ENDED.samples(sessions.ended.items())
+    yield families.REALTIME_BYTES.samples(sessions.bytes.items())
 
 
 def callbacks(words: Words) -> Iterator[Samples]:

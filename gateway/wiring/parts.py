@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -16,10 +18,12 @@ from pdgate.forwarders.lives import Lives
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
+from pdgate.gateway.admission.giving_way import GivingWayGate
 from pdgate.gateway.component import GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
 from pdgate.gateway.config.directory import directory_of
+from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import (
     retry_policy_of,
     rule_of,
@@ -31,6 +35,7 @@ from pdgate.gateway.config.token import read_token
 from pdgate.gateway.discovery.adopt import adopter
 from pdgate.gateway.discovery.feed import Feed
 from pdgate.gateway.discovery.state import DiscoveryState
+from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.front.crowd import Crowd
 from pdgate.gateway.front.pings import Pings
 from pdgate.gateway.intake import Intake
@@ -39,11 +44,19 @@ from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.policies import Policies
 from pdgate.gateway.probe import Prober
+from pdgate.gateway.realtime.door import RealtimeDoor
+from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.authenticator import Authenticator
 from pdgate.gateway.security.engine_access import EngineAccess
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
+from pdgate.gateway.sockets.dial import SocketDialer
+from pdgate.gateway.steering import Steering
 from pdgate.gateway.sync.workers import SharedLines, SharedLoad
+from pdgate.gateway.tenants import saved
+from pdgate.gateway.tenants.local import LocalAccounts
+from pdgate.gateway.tenants.shares import Share, Shares
+from pdgate.gateway.tenants.tenants import Accounts, Tenants
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
 from pdgate.gateway.verification.watch import VerificationWatch
@@ -53,6 +66,10 @@ from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from pdgate.gateway.tenants.jwks import Jwks
+    from pdgate.gateway.tenants.tokens import SignedTokens
 
 
 def scheduler_of(settings: Settings, endpoints: Endpoints, policies: Policies) -> Scheduler:
@@ -98,6 +115,7 @@ def execution_of(
         lives=lives,
         max_resumes=settings.max_attempts if settings.resume else 0,
         early_first_token=settings.early_first_token,
+        read_back=settings.read_back,
     )
 
 
@@ -159,6 +177,8 @@ def gate_of(
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
     gate = Gate(limits, endpoints, lines)
+    if limits.give_way:
+        gate.giving_way = GivingWayGate(gate)
     scheduler.freed = gate.look
     return gate
 
@@ -174,10 +194,74 @@ def operators_of(settings: Settings, admin_port: int | None) -> Callable[[Reques
     return is_operator(read_token(path) if path else "", admin_port)
 
 
-def door_of(settings: Settings) -> Authenticator | None:
+class Signed(NamedTuple):
+    """Tokens of an identity provider, and what checks them."""
+
+    tokens: "SignedTokens"
+    keys: "Jwks"
+
+
+def signed_of(settings: Settings) -> Signed | None:
+    """None where no signed tokens are taken."""
+    if not settings.jwt.issuer:
+        return None
+    # Only a gateway that takes tokens needs these.
+    from pdgate.gateway.tenants.jwks import Jwks, reader_of
+    from pdgate.gateway.tenants.tokens import SignedTokens
+
+    keys = Jwks(reader_of(settings.jwt.jwks))
+    return Signed(SignedTokens(token_checks(settings), keys, settings.listen.workers), keys)
+
+
+def door_of(settings: Settings, signed: Signed | None = None) -> Authenticator | None:
     """None where no keys are asked for."""
+    if not settings.asks_for_keys:
+        return None
     keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
-    return Authenticator(keys, settings.listen.workers) if keys else None
+    tokens = None if signed is None else signed.tokens
+    return Authenticator(keys, settings.listen.workers, tokens=tokens)
+
+
+def shares_of(settings: Settings, endpoints: Endpoints) -> Shares | None:
+    """None where no model's calls are shared."""
+    if not settings.shares:
+        return None
+
+    def served(model: str, at: str) -> bool:
+        return any(
+            one.fit and (not at or one.instance.id == at) and model in one.models
+            for one in endpoints
+        )
+
+    shares = {share.model: Share(share.to, share.by == "key") for share in settings.shares}
+    return Shares(shares, served)
+
+
+def tenants_of(
+    settings: Settings,
+    authenticator: Authenticator | None,
+    endpoints: Endpoints,
+    folder: Path | None,
+) -> Tenants | None:
+    """None where no keys are asked for. `folder` is shared by the workers of this gateway."""
+    if authenticator is None:
+        return None
+
+    def length_of(model: str | None) -> int | None:
+        lengths = [
+            one.lengths[name] for one in endpoints for name in one.lengths if model in (name, None)
+        ]
+        return max(lengths, default=None)
+
+    saves = settings.state_dir and not settings.redis
+    read = partial(saved.read, Path(settings.state_dir)) if saves else dict[str, list[int]]
+    local = LocalAccounts(folder, saved=read)
+    shared: Accounts | None = None
+    if settings.redis:
+        from pdgate.gateway.tenants.in_redis import RedisAccounts
+
+        shared = RedisAccounts(settings.redis, local)
+    return Tenants(authenticator, local, length_of, shared)
 
 
 def watch_of(
@@ -196,13 +280,31 @@ def pings_of(settings: Settings) -> Pings | None:
     return Pings(seconds) if seconds else None
 
 
-def drain_of(settings: Settings, stats: CallStats) -> Drain:
+def running_of(stats: CallStats, sessions: Sessions) -> Callable[[], int]:
+    """How many run: calls, and sessions, which are calls as well."""
+    return lambda: stats.in_flight + sessions.open
+
+
+def drain_of(settings: Settings, stats: CallStats, sessions: Sessions) -> Drain:
     given = settings.drain
-    return Drain(lambda: stats.in_flight, given.grace_seconds, given.notice_seconds)
+    drain = Drain(running_of(stats, sessions), given.grace_seconds, given.notice_seconds)
+    drain.last_words = sessions.end_all
+    return drain
+
+
+def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
+    access = core.access
+    dialer = SocketDialer(access.tls, access.server_name, access.authorization)
+    return RealtimeDoor(service, core.execution, core.endpoints, dialer, core.sessions, core.stats)
+
+
+def steering_of(settings: Settings, endpoints: Endpoints) -> Steering | None:
+    """None where no header may say which engines a call is for."""
+    return Steering(endpoints, EngineAddresses()) if settings.trust_endpoint_headers else None
 
 
 def service_of(core: GatewayCore) -> Service:
-    return Service(
+    service = Service(
         core.intake,
         core.execution,
         core.stats,
@@ -212,3 +314,5 @@ def service_of(core: GatewayCore) -> Service:
         core.endpoints,
         total_time_of(core.settings),
     )
+    service.steering = steering_of(core.settings, core.endpoints)
+    return service

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pdgate.lab.simulator.fleet import Outage, roles_of
 from pdgate.lab.simulator.hardware import PRESETS, Hardware
 from pdgate.lab.simulator.synthetic import SHAPES, conversations
-from pdgate.lab.simulator.trace import TraceCall, copied, read
+from pdgate.lab.simulator.trace import TraceCall, copied, in_batches, read
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Always, Auto, Never, SplitRule, UncachedTokensAbove
@@ -32,7 +32,12 @@ class BadSimulatorFlag(ValueError):
 
 
 def calls_of(
-    trace: Path | None, calls: int | None, copies: int, seed: int, shape: str
+    trace: Path | None,
+    calls: int | None,
+    copies: int,
+    seed: int,
+    shape: str,
+    batch_share: float = 0.0,
 ) -> list[TraceCall]:
     """The calls at their own pace, those of the trace or made up. Raises BadTrace, BadSimulatorFlag."""
     if trace is None:
@@ -41,7 +46,8 @@ def calls_of(
         )
     else:
         asks = read(trace)[:calls]
-    return copied(asks, copies, Random(seed))
+    asks = copied(asks, copies, Random(seed))
+    return in_batches(asks, batch_share, Random(seed)) if batch_share else asks
 
 
 def hardware_of(name: str, speed: float) -> Hardware:
@@ -127,6 +133,7 @@ def limits_of(
     late_share: float,
     max_wait: float,
     targets: Targets,
+    give_way: int = 0,
 ) -> Limits:
     for flag, seconds in (("--prefill-queue", prefill_queue), ("--max-wait", max_wait)):
         if seconds is not None and not 0 < seconds < float("inf"):
@@ -137,6 +144,7 @@ def limits_of(
         wait_seconds=max_wait,
         prefill_seconds=prefill_queue,
         late_share=late_share,
+        give_way=give_way,
     ).in_gateway(targets)
 
 

@@ -40,6 +40,9 @@ def simulate(
     scale: Annotated[
         str, _option(CALLS, "Times as fast as in the trace; 1,2,3 for several.")
     ] = "1",
+    batch_share: Annotated[
+        float, _option(CALLS, "Of the calls, that are of priority 7.", min=0, max=1)
+    ] = 0.0,
     copies: Annotated[int, _option(CALLS, "Populations that do the same.", min=1)] = 1,
     policy: Annotated[str, _option(POLICIES, "For both roles.")] = DEFAULT,
     prefill_policy: Annotated[str | None, _option(POLICIES, "For prefill.")] = None,
@@ -74,6 +77,9 @@ def simulate(
     max_wait: Annotated[float, _option(POLICIES, "Seconds that one may wait.")] = (
         Limits().wait_seconds
     ),
+    give_way: Annotated[
+        int, _option(POLICIES, "Times that a low call may, for urgent ones.", min=0)
+    ] = 0,
     prefills: Annotated[int, _option(ENGINES, "Prefill engines.", min=0)] = 8,
     decodes: Annotated[int, _option(ENGINES, "Decode engines.", min=0)] = 8,
     both: Annotated[int, _option(ENGINES, "Engines that do either.", min=0)] = 0,
@@ -121,12 +127,13 @@ def simulate(
             limits=asked.limits_of(
                 *(prefill_concurrency, decode_concurrency, prefill_queue),
                 *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
+                give_way,
             ),
             outages=asked.outages_of(kill or (), engines),
             staged=staged,
             seed=seed,
         )
-        asks = asked.calls_of(trace, calls, copies, seed, shape)
+        asks = asked.calls_of(trace, calls, copies, seed, shape, batch_share)
         if out is not None:
             _make(out)
     except (asked.BadSimulatorFlag, BadTrace) as error:

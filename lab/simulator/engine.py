@@ -14,6 +14,7 @@ computed again when a call has come or ended; it may find its prompt in the cach
 """
 
 from collections import deque
+from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
 from pdgate.lab.simulator.batch import SimulatedBatch
@@ -59,6 +60,7 @@ class SimulatedEngine:
         self._kept: dict[SimulatedJob, None] = {}
         self._run: Run | None = None
         self._chunks: list[tuple[SimulatedJob, int]] = []
+        self._aborted: list[SimulatedJob] = []
         self._ending = False
 
     @property
@@ -117,6 +119,38 @@ class SimulatedEngine:
             return
         self._release(job)
         self._look()
+
+    def made(self, job: SimulatedJob) -> int:
+        """Tokens of its answer so far, those of the steps that run included as far as they are over."""
+        if job.state is not SimulatedState.DECODING:
+            return job.produced
+        steps = 0 if self._run is None else self._run.done(self._agenda.now)
+        return job.produced + self._batch.steps + steps - job.since_step
+
+    def abort(self, job: SimulatedJob) -> int:
+        """It is not wanted any more. Returns the tokens of its answer that it has made.
+
+        One that a step is about leaves with the end of that step, and tells nothing of it.
+        """
+        made = self.made(job)
+        if job.state is SimulatedState.DECODING:
+            if self._run is not None:
+                job.heard = NOBODY
+                self._aborted.append(job)
+                self._look()
+                return made
+            self._release(job, self._batch.leave(job))
+        elif job.state is SimulatedState.READING:
+            del self._reading[job]
+            self._release(job)
+        elif job.state is SimulatedState.WAITING:
+            self._waiting.remove(job)
+            self._release(job)
+        else:
+            self.let_go(job)
+            self.withdraw(job)
+        self._look()
+        return made
 
     def let_go(self, job: SimulatedJob) -> None:
         """What it kept has been fetched, or will not be."""
@@ -182,8 +216,13 @@ class SimulatedEngine:
         self.kv.grow(len(self._batch) * steps)
         for job in self._batch.advance(steps):
             job.heard.first_token(job)
+        for job in self._aborted:
+            if job.state is SimulatedState.DECODING:
+                self._release(job, self._batch.leave(job))
+        self._aborted.clear()
         for job, count in self._chunks:
-            self._has_read(job, count)
+            if job.state is SimulatedState.READING:
+                self._has_read(job, count)
         while job_done := self._batch.done():
             self._release(job_done, self._batch.leave(job_done))
             job_done.heard.ended(job_done)
@@ -273,6 +312,21 @@ class SimulatedEngine:
         if job.share is not None:
             self.kv.release(job.share, answered_tokens)
             job.share = None
+
+
+class _Nobody:
+    """Listener to a job that is not wanted any more."""
+
+    def load(self, job: SimulatedJob, missing_tokens: int) -> None: ...
+
+    def first_token(self, job: SimulatedJob) -> None: ...
+
+    def ended(self, job: SimulatedJob) -> None: ...
+
+    def broke(self, job: SimulatedJob) -> None: ...
+
+
+NOBODY: Final = _Nobody()
 
 
 def _share(job: SimulatedJob) -> CallShare:

@@ -1,7 +1,7 @@
 """Gate where calls wait for their turn: gateway/admission/gate.py without its event loop.
 
-Whether there is room, whose turn it is and how long it will take are the real `Room`, `Line` and
-`Pace`. Without limits every call passes.
+Whether there is room, whose turn it is, how long it will take and who gives way are the real `Room`, `Line`, `Pace`
+and `who_gives_way`. Without limits every call passes.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
+from pdgate.lab.simulator.giving_way import PausableJourney, SimulatedGivingWay
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
 from pdgate.scheduling.endpoints import Endpoints
 
@@ -30,55 +31,97 @@ class SimulatedGate:
         self._line = Line(limits.late_share)
         self._pace = Pace()
         self._waiting: dict[LinePlace, tuple[Callable[[], None], Callable[[], None]]] = {}
+        self._since: dict[LinePlace, float] = {}
         self._begun = 0
         self._ticks = False
+        self._giving = SimulatedGivingWay(
+            limits, agenda, lambda: endpoints.eligible(None), self._gave_way
+        )
 
-    def come(self, tokens: int, begin: Callable[[], None], refuse: Callable[[], None]) -> None:
+    def come(
+        self,
+        tokens: int,
+        journey: PausableJourney,
+        begin: Callable[[], None],
+        refuse: Callable[[], None],
+    ) -> None:
         """One of the two is called, now or later."""
         if not self._limits.any or (not self._line and self._has_room()):
-            self._begun += 1
-            begin()
-            return
-        if self._is_hopeless():
-            self._refuse(refuse)
+            self._begin(journey, begin)
             return
         due = self._room.due(self._endpoints.eligible(None), tokens, self._agenda.now)
-        place = LinePlace(tokens=tokens, due=due)
+        place = LinePlace(journey.urgency, "", tokens, due)
+        if self._is_hopeless(place):
+            self._refuse(refuse)
+            return
+        if len(self._line) >= self._limits.waiting:
+            weakest = self._line.gives_way(place)
+            if weakest is place:
+                self._refuse(refuse)
+                return
+            self._turn_away(weakest)
         self._line.join(place)
-        self._waiting[place] = begin, refuse
+        self._waiting[place] = partial(self._begin, journey, begin), refuse
+        self._since[place] = self._agenda.now
         self._agenda.at(
             self._agenda.now + self._limits.wait_seconds, partial(self._waited_too_long, place)
         )
         self._tick_later()
+        self._giving.consider(self._line, self._pace, self._since, self._begun)
 
-    def ended(self) -> None:
+    def ended(self, journey: PausableJourney) -> None:
         """A call that had begun."""
         self._begun -= 1
+        self._giving.ended(journey)
         self.look()
 
     def look(self) -> None:
         """There may be room now."""
-        while self._line and self._has_room():
+        while (self._line or self._giving.paused) and self._has_room():
+            again = self._giving.lets_in(self._line)
+            if again is not None:
+                self._begun += 1
+                again.go_on()
+                continue
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
-            begin, _ = self._waiting.pop(self._line.next(soonest))
+            place = self._line.next(soonest)
+            begin, _ = self._waiting.pop(place)
+            del self._since[place]
             self._pace.began(self._agenda.now, others_wait=bool(self._line))
-            self._begun += 1
             begin()
+
+    def _begin(self, journey: PausableJourney, begin: Callable[[], None]) -> None:
+        self._begun += 1
+        self._giving.began(journey)
+        begin()
+
+    def _gave_way(self) -> None:
+        self._begun -= 1
+        self._tick_later()
+        # When all that are to end have.
+        self._agenda.at(self._agenda.now, self._after)
+
+    def _after(self) -> None:
+        self.look()
+        self._giving.consider(self._line, self._pace, self._since, self._begun)
 
     def _has_room(self) -> bool:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
 
-    def _is_hopeless(self) -> bool:
+    def _is_hopeless(self, place: LinePlace) -> bool:
         expected = self._pace.wait(self._line.ahead(), self._agenda.now)
         too_long = expected is not None and expected > self._limits.wait_seconds
-        # All are equally urgent and of one tenant, so no call gives way to a newcomer.
-        return too_long or len(self._line) >= self._limits.waiting
+        return too_long and not self._giving.has_less_urgent(place.urgency)
+
+    def _turn_away(self, place: LinePlace) -> None:
+        _, refuse = self._waiting.pop(place)
+        del self._since[place]
+        self._line.leave(place)
+        self._refuse(refuse)
 
     def _waited_too_long(self, place: LinePlace) -> None:
         if place in self._waiting:
-            _, refuse = self._waiting.pop(place)
-            self._line.leave(place)
-            self._refuse(refuse)
+            self._turn_away(place)
 
     def _refuse(self, refuse: Callable[[], None]) -> None:
         self.refused += 1
@@ -93,5 +136,6 @@ class SimulatedGate:
     def _tick(self) -> None:
         self._ticks = False
         self.look()
-        if self._line:
+        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        if self._line or self._giving.paused:
             self._tick_later()

@@ -27,6 +27,7 @@ from pdgate.lab.simulator.trace import TraceCall
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.errors import EngineFailed, EngineRefused, NoInstance
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.disaggregation import Taken
 from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.scheduler import Scheduler
@@ -82,11 +83,62 @@ class Journey:
         self._reader: SimulatedJob | None = None
         self._answerer: SimulatedJob | None = None
         self._watch: StreamWatch | None = None
+        self._said = 0
 
     def begin(self) -> None:
         """It is let in."""
         self.outcome.began = self._roads.agenda.now
         self._attempt()
+
+    # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.
+
+    @property
+    def urgency(self) -> int:
+        return self._ask.urgency
+
+    def running(self, urgency: int) -> RunningCall | None:
+        reader, answerer = self._prefill, self._decode
+        if self._ask.media or (reader is None and answerer is None):
+            return None
+        said = self._said + self._made()
+        if said >= self._ask.answer_tokens:
+            return None
+        reading = reader if reader is not None and reader.unread_tokens else None
+        if self.outcome.local and answerer is not None and answerer.unread_tokens:
+            reading = answerer
+        return RunningCall(
+            urgency,
+            self.outcome.gave_way,
+            "" if reading is None else reading.instance.id,
+            0 if reading is None else reading.unread_tokens,
+            self._roads.agenda.now - self._asked_at,
+            "" if answerer is None else answerer.instance.id,
+            self._ask.prompt_tokens + said,
+        )
+
+    def pause(self) -> None:
+        self.outcome.gave_way += 1
+        reader, answerer, engines = self._reader, self._answerer, self._roads.engines
+        if answerer is not None and self._decode is not None:
+            self._said += engines[self._decode.instance.id].abort(answerer)
+        if reader is not None and self._prefill is not None:
+            engines[self._prefill.instance.id].abort(reader)
+        for reserved in (self._prefill, self._decode):
+            if reserved is not None:
+                reserved.drop_unread()
+        self._forget(Reservation.withdraw)
+
+    def go_on(self) -> None:
+        tokens = self._ask.prompt_tokens + self._said
+        self.call = msgspec.structs.replace(self.call, prompt_tokens=tokens)
+        self._attempt()
+
+    def _made(self) -> int:
+        """Tokens that the job that runs has made."""
+        job, decode = self._answerer, self._decode
+        if job is None or decode is None:
+            return 0
+        return self._roads.engines[decode.instance.id].made(job)
 
     # An attempt.
 
@@ -143,14 +195,12 @@ class Journey:
         except NoInstance:
             self._fail("no engine")
             return
-        self._reader = SimulatedJob(self, self._ask.prompt_tokens, 1, self._ask.blocks, keeps=True)
+        self._reader = SimulatedJob(self, self.call.prompt_tokens, 1, self._ask.blocks, keeps=True)
         self._read(prefill.instance, self._reader)
 
     def _answer_alone(self, decode: Reservation) -> None:
         self.outcome.local = True
-        self._answerer = SimulatedJob(
-            self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
-        )
+        self._answerer = SimulatedJob(self, self.call.prompt_tokens, self._left, self._ask.blocks)
         self._read(decode.instance, self._answerer)
 
     def _read(self, at: Instance, job: SimulatedJob) -> None:
@@ -197,9 +247,10 @@ class Journey:
             return
         if self._decode is None:
             raise RuntimeError("a call without a decode engine has a first token of one")
-        self.outcome.first = now
+        if self.outcome.first is None:
+            self.outcome.first = now
         if self.outcome.local:
-            self.outcome.found_tokens = job.found or 0
+            self._found(job)
             watch = self._decode.has_read(now - self._asked_at)
         else:
             watch = self._decode.has_loaded(now - self._asked_at)
@@ -232,10 +283,22 @@ class Journey:
     # How it goes on.
 
     def _has_read(self, job: SimulatedJob, now: float) -> None:
-        self.outcome.prefilled, self.outcome.found_tokens = now, job.found or 0
+        if self.outcome.prefilled is None:
+            self.outcome.prefilled = now
+        self._found(job)
         if self._prefill is not None:
             self._prefill.has_read(now - self._asked_at)
             self._roads.scheduler.report(self._prefill.instance, None)
+
+    def _found(self, job: SimulatedJob) -> None:
+        # Of the prompt alone, not of what a call that gave way has said.
+        if not self.outcome.gave_way:
+            self.outcome.found_tokens = job.found or 0
+
+    @property
+    def _left(self) -> int:
+        """Tokens of the answer that are still to be made."""
+        return self._ask.answer_tokens - self._said
 
     def _hand_over(self) -> None:
         if self._prefill is None:
@@ -249,7 +312,7 @@ class Journey:
                 self._fail("no engine")
                 return
         job = self._answerer = SimulatedJob(
-            self, self._ask.prompt_tokens, self._ask.answer_tokens, self._ask.blocks
+            self, self.call.prompt_tokens, self._left, self._ask.blocks
         )
         self._send(self._decode.instance, job, SimulatedEngine.take_over)
         if job.state is SimulatedState.ARRIVING:
@@ -285,7 +348,7 @@ class Journey:
     def _broken(self, error: EngineRefused | EngineFailed, at: Instance) -> None:
         self._let_go()
         self._roads.scheduler.report(at, error)
-        if self.outcome.first is not None:
+        if self.outcome.first is not None and not self.outcome.gave_way:
             self._fail("broke off")
         else:
             self._avoid.add(at.id)
@@ -293,7 +356,7 @@ class Journey:
 
     def _again(self, why: str) -> None:
         """`why`: it is lost if it has been tried often enough."""
-        if self.outcome.attempts == MOST_ATTEMPTS:
+        if self.outcome.attempts - self.outcome.gave_way >= MOST_ATTEMPTS:
             self._fail(why)
         else:
             self._forget(Reservation.withdraw)

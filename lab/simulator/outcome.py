@@ -20,6 +20,7 @@ class SimulatedOutcome:
         first: Of the first token; None if there never was one.
         ended: Of the last; None if there never was one.
         found_tokens: Of the prompt, what the engine that read it had in its cache.
+        gave_way: How often it ended for a more urgent one, and went on later.
         why: Why there is no (whole) answer; "" if there is one.
     """
 
@@ -34,6 +35,7 @@ class SimulatedOutcome:
     first: float | None = None
     ended: float | None = None
     found_tokens: int = 0
+    gave_way: int = 0
     why: str = "never ended"
 
     @property

@@ -33,6 +33,9 @@ def table(title: str, runs: Mapping[str, Summary]) -> Table:
         drawn.add_column(name.replace(": ", "\n"), justify="right", no_wrap=True)
     for name, one in runs.items():
         drawn.add_row(name, *(cell(one) for cell in COLUMNS.values()))
+        for urgency, part in one.by_urgency.items():
+            times = part.ttft.in_seconds(), part.tpot.in_milliseconds()
+            drawn.add_row(f"  priority {urgency}", f"{part.goodput:.1%}", "", *times, "", "", "")
     return drawn
 
 

@@ -39,6 +39,13 @@ class Run:
         self.steps = steps
         return True
 
+    def done(self, now: float) -> int:
+        """Steps that are over."""
+        elapsed = now - self.began
+        steps = self._until(elapsed)
+        took = steps * self._base + self._growth * steps * (steps - 1) / 2
+        return steps if took <= elapsed + SLACK else steps - 1
+
     def _until(self, elapsed: float) -> int:
         """The fewest that take at least so long, one at least."""
         linear = self._base - self._growth / 2

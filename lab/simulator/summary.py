@@ -2,12 +2,23 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pdgate.lab.simulator.outcome import SimulatedOutcome
 from pdgate.lab.simulator.spread import Spread, some
 from pdgate.lab.simulator.world import Ran
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.policy_context import Targets
+
+
+@dataclass(frozen=True, slots=True)
+class UrgencySummary:
+    """The same of calls of one urgency."""
+
+    calls: int
+    goodput: float
+    ttft: Spread
+    tpot: Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,8 @@ class Summary:
         lost: Why calls have no (whole) answer -> how many.
         retried: Calls that needed more than one attempt.
         local: Calls that decode read itself.
+        gave_way: How often a call ended for a more urgent one, and went on later.
+        by_urgency: Urgency -> its calls; nothing where all are equally urgent.
         preemptions: How often a call lost its memory.
         moved_tokens: Whose KV went from prefill to decode.
         seconds: Simulated.
@@ -46,6 +59,8 @@ class Summary:
     preemptions: int
     moved_tokens: int
     seconds: float
+    gave_way: int = 0
+    by_urgency: Mapping[int, UrgencySummary] = field(default_factory=dict)
 
 
 def summary(ran: Ran) -> Summary:
@@ -74,7 +89,25 @@ def summary(ran: Ran) -> Summary:
         preemptions=ran.preemptions,
         moved_tokens=ran.moved_tokens,
         seconds=ran.seconds,
+        gave_way=sum(outcome.gave_way for outcome in outcomes),
+        by_urgency=_by_urgency(outcomes, plan.targets),
     )
+
+
+def _by_urgency(
+    outcomes: Sequence[SimulatedOutcome], targets: Targets
+) -> Mapping[int, UrgencySummary]:
+    kinds = sorted({outcome.ask.urgency for outcome in outcomes})
+    found = {}
+    for kind in kinds if len(kinds) > 1 else ():
+        of_kind = [outcome for outcome in outcomes if outcome.ask.urgency == kind]
+        found[kind] = UrgencySummary(
+            len(of_kind),
+            sum(outcome.good(targets) for outcome in of_kind) / len(of_kind),
+            Spread.of(some(outcome.ttft for outcome in of_kind)),
+            Spread.of(some(outcome.tpot for outcome in of_kind)),
+        )
+    return found
 
 
 def imbalance(busy: Sequence[float]) -> float:

@@ -1,12 +1,15 @@
 """Trace: its calls, one JSON object a line, in the order of their times.
 
     {"timestamp": 3000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2, 14]}
+    {..., "media": 2, "priority": 7}
 
     timestamp       milliseconds since the trace began
     input_length    tokens of the prompt
     output_length   tokens of the answer
     hash_ids        one for each block of BLOCK_TOKENS of the prompt, the last maybe not full;
                     equal ids are equal prefixes, up to and with that block
+    media           pictures and the like; none if it is not there
+    priority        0, most urgent, to 7; ordinary if it is not there
 
 Source: the traces published with Mooncake (Qin et al., FAST 2025), kvcache-ai/Mooncake,
 FAST25-release/traces.
@@ -21,6 +24,7 @@ from typing import Annotated, Final
 import msgspec
 
 from pdgate.protocols.media import MOST_ITEMS
+from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
 
 BLOCK_TOKENS: Final = 512
 
@@ -43,6 +47,7 @@ class TraceCall:
         at: Seconds since the start.
         blocks: Hashes of the prompt's full blocks, each of the prefix that ends with it.
         media: Pictures and the like, which are encoded before the prompt is read.
+        urgency: MOST_URGENT to LEAST_URGENT.
     """
 
     at: float
@@ -50,6 +55,7 @@ class TraceCall:
     answer_tokens: int
     blocks: tuple[int, ...]
     media: int = 0
+    urgency: int = ORDINARY
 
 
 class _TraceLine(msgspec.Struct, frozen=True):
@@ -58,6 +64,7 @@ class _TraceLine(msgspec.Struct, frozen=True):
     output_length: Annotated[int, msgspec.Meta(ge=0)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]]
     media: Annotated[int, msgspec.Meta(ge=0, le=MOST_ITEMS)] = 0
+    priority: Annotated[int, msgspec.Meta(ge=MOST_URGENT, le=LEAST_URGENT)] = ORDINARY
 
 
 _decode = msgspec.json.Decoder(_TraceLine).decode
@@ -102,6 +109,7 @@ def _asks(path: Path, lines: Iterable[bytes]) -> Iterator[TraceCall]:
             max(1, one.output_length),
             tuple(hashed(block) for block in one.hash_ids[:full]),
             one.media,
+            one.priority,
         )
 
 
@@ -112,6 +120,11 @@ def hashed(number: int) -> int:
 def faster(asks: Sequence[TraceCall], factor: float) -> list[TraceCall]:
     """The same calls, coming so many times as fast."""
     return [replace(ask, at=ask.at / factor) for ask in asks]
+
+
+def in_batches(asks: Sequence[TraceCall], share: float, random: Random) -> list[TraceCall]:
+    """The same calls, that share of which, drawn at random, are of the least urgency."""
+    return [replace(ask, urgency=LEAST_URGENT) if random.random() < share else ask for ask in asks]
 
 
 def copied(asks: Sequence[TraceCall], copies: int, random: Random) -> list[TraceCall]:

@@ -191,6 +191,12 @@ BLOCK_SIZE_DIFFERS: Final = DoctorCheck(
     "KV cannot be taken over block by block: loads fail, or decode computes prompts again",
     "start both sides with the same `--block-size` (SGLang: `--page-size`; `pdgate engine`: `--block-tokens`)",
 )  # fmt: skip
+TP_DIFFERS: Final = DoctorCheck(
+    "tp_differs", _WRONG, _LOOK,
+    "prefill has another tensor-parallel size than decode, in a protocol that cannot cross them (lmdeploy)",
+    "the two cannot be joined, so no call is split over them",
+    "start both sides with the same `--tp`",
+)  # fmt: skip
 KV_DTYPE_DIFFERS: Final = DoctorCheck(
     "kv_dtype_differs", _WRONG, _LOOK,
     "KV is stored in another type on prefill than on decode",

@@ -1,6 +1,7 @@
 """Answers of one engine about itself, and of a gateway about its fleet; asking changes nothing.
 
 GET   /health /v1/models /version /metrics /kv_event_sources
+GET   /distserve/engine_info       LMDeploy's
 GET   /server_info                 vLLM's development mode, and SGLang
 POST  /tokenize                    a text and a chat, the same ones for all engines
 GET   <bootstrap>/query            Mooncake
@@ -16,7 +17,7 @@ import httpx2
 from pdgate.operations.asking import BadAsk, Gateway, GatewayAway
 from pdgate.operations.doctor import parsing
 from pdgate.operations.doctor.seen import Gatewise, SeenBootstrap, SeenConnector, SeenEngine
-from pdgate.protocols.dialects import mooncake
+from pdgate.protocols.dialects import lmdeploy, mooncake
 from pdgate.protocols.instance import Instance, Role
 
 TEXT: Final = "Does the KV arrive? 17 blöcke, 4 Seiten.\n\tЯ знаю: 三 + 4 = 7 🙂"
@@ -25,6 +26,7 @@ CHAT: Final = (
     {"role": "user", "content": TEXT},
 )
 VLLM, SGLANG, OURS = "vllm", "sglang", "pdgate"
+LMDEPLOY = "lmdeploy"
 MOONCAKE = "vllm-mooncake"
 ASKED_BY_QUERY = ("", "c", "d")
 """Generations of Mooncake whose bootstrap server has /query; empty where it was not said which."""
@@ -62,6 +64,8 @@ async def look(client: httpx2.AsyncClient, instance: Instance) -> SeenEngine:
         "skew_seconds": parsing.skew(health.headers.get("date"), (before, after)),
         "closes": health.headers.get("connection", "").lower() == "close",
     }
+    if instance.protocol == LMDEPLOY:
+        seen |= parsing.lmdeploy_info(await asked.text(lmdeploy.INFO))
     if kind in (VLLM, SGLANG):
         seen |= await _shown(asked, kind)
     if cards:
@@ -85,6 +89,14 @@ class _Asked:
     def __init__(self, client: httpx2.AsyncClient, url: str) -> None:
         self._client = client
         self._url = url
+
+    async def text(self, path: str) -> bytes:
+        """Empty if there is none."""
+        try:
+            answer = await self._client.get(self._url + path)
+        except httpx2.HTTPError:
+            return b""
+        return answer.content if answer.status_code == 200 else b""
 
     async def json(self, path: str, body: Any = None) -> Any:
         try:

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 from prometheus_client.parser import text_string_to_metric_families
 
 from pdgate.operations.doctor.seen import Card, SeenBootstrap, SeenConnector, SeenEvents
-from pdgate.protocols.dialects import mooncake
+from pdgate.protocols.call import value
+from pdgate.protocols.dialects import lmdeploy, mooncake
+from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.instance import Role
 
 COUNTERS: Final[Mapping[str, str]] = {
@@ -134,6 +136,16 @@ class SglangInfo:
     block_tokens: int | None
     kv_dtype: str
     prefix_caching: bool | None
+
+
+def lmdeploy_info(body: bytes) -> dict[str, int]:
+    """Of /distserve/engine_info, which is a text that is JSON; empty for what is none."""
+    try:
+        found = lmdeploy.unquoted(body)
+        told = {"block_tokens": value(found, "block_size"), "tp": value(found, "tp_size")}
+    except BadRequest:
+        return {}
+    return {name: size for name, size in told.items() if type(size) is int}
 
 
 def sglang_info(body: Any) -> SglangInfo:

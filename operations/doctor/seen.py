@@ -68,6 +68,7 @@ class SeenEngine:
         health, models_status: HTTP statuses of /health and /v1/models.
         kind: vllm, sglang, pdgate; by the owner of its models.
         block_tokens: In a KV block.
+        tp: Its tensor-parallel size, of protocols whose two sides must have the same.
         counters: Of its metrics, those in parsing.COUNTERS.
         started: Something that is another for each start of the process.
         skew_seconds: Its clock before ours.
@@ -85,6 +86,7 @@ class SeenEngine:
     kind: str = ""
     version: str = ""
     block_tokens: int | None = None
+    tp: int | None = None
     prefix_caching: bool | None = None
     kv_dtype: str = ""
     counters: Mapping[str, float] = field(default_factory=dict)

@@ -68,7 +68,9 @@ def _head(record: Json) -> Iterator[str]:
     after = "" if total is None else f" after {total:.1f} ms"
     status = record.get("status")
     outcome = f"{record.get('outcome')}" + (f" ({status})" if status else "")
-    yield f"call {record.get('id')}, model {record.get('model') or 'none named'}: {outcome}{after}"
+    shared = f" (a share of {record['shared']})" if record.get("shared") else ""
+    model = f"{record.get('model') or 'none named'}{shared}"
+    yield f"call {record.get('id')}, model {model}: {outcome}{after}"
     path = record.get("path", "")
     if path:
         what = [_PATHS.get(str(path), str(path))]
@@ -82,14 +84,30 @@ def _head(record: Json) -> Iterator[str]:
                 else "decode did not answer to the KV of prefill"
             )
         yield f"  {record.get('protocol')}, {record.get('mode') or 'one engine'}: {'; '.join(what)}"
+    if record.get("made_way"):
+        yield f"  {record['made_way']} running calls of less urgency gave way to it, as it would have been late"
+    for since, until in record.get("gave_way_ms") or ():
+        yield f"  it gave way to a more urgent call at {since:.1f} ms, and went on at {until:.1f} ms"
     if record.get("resumed"):
         yield f"  another engine went on with the answer, {record['resumed']} times"
     if record.get("not_resumed"):
         yield f"  a broken stream could not go on at another engine: {record['not_resumed']}"
+    if session := record.get("session"):
+        yield f"  {_session(session)}"
     tokens = record.get("tokens")
     if tokens:
         told = ", ".join(f"{name} {count}" for name, count in tokens.items() if count is not None)
         yield f"  tokens: {told}"
+
+
+def _session(session: Json) -> str:
+    told = ", ".join(
+        f"{count} messages ({session['bytes'][side]} bytes) of the {side}"
+        for side, count in session["messages"].items()
+    )
+    ended = session["ended_by"]
+    how = f", then {ended} ({session['close_code'] or 'no code'})" if ended else ""
+    return f"a session: open for {session['seconds']:.1f} s{how}; {told}"
 
 
 def _attempt(number: int, attempt: Json, choices: Sequence[Json], whole: float) -> Iterator[str]:

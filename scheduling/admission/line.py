@@ -34,12 +34,14 @@ class LinePlace:
         tenant: Name of those that share a turn; "" is a tenant, too.
         tokens: What serving it takes of its tenant's turn.
         due: When it is late unless it has begun; no call is where that is not said.
+        made_way: How many running calls have given way to it.
     """
 
     urgency: int = ORDINARY
     tenant: str = ""
     tokens: int = 1
     due: float = inf
+    made_way: int = 0
 
 
 @dataclass(slots=True)
@@ -160,10 +162,14 @@ class Line:
         """Takes the one whose turn it is. Raises LookupError if no call waits."""
         if not self._waiting:
             raise LookupError("no call waits")
-        level = self._levels[min(u for u, level in self._levels.items() if level.last.tenants)]
+        level = self._levels[self.most_urgent()]
         place = level.take(now, self.late_share)
         self._waiting.remove(place)
         return place
+
+    def most_urgent(self) -> int:
+        """The urgency of the one whose turn it is. Raises ValueError if no call waits."""
+        return min(u for u, level in self._levels.items() if level.last.tenants)
 
     def leave(self, place: LinePlace) -> None:
         """It waits no more; nothing if it did not."""

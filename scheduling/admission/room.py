@@ -102,7 +102,7 @@ class Room:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
         most = self._limits.step_seconds
-        if most is not None and not any(_steps_in(most, engine) for engine in engines):
+        if most is not None and not any(steps_in(most, engine) for engine in engines):
             return False
         if limit is not None:
             places = limit * len(engines)
@@ -110,7 +110,7 @@ class Room:
                 return False
             if not may_have_one_more(places, begun, others, since):
                 return False
-        return kv_free is None or any(_kv_free(engine) >= kv_free for engine in engines)
+        return kv_free is None or any(kv_free_of(engine) >= kv_free for engine in engines)
 
     def _can_read(
         self, engines: Sequence[Endpoint], beginning: int, others: OtherProcesses, since: int | None
@@ -138,7 +138,8 @@ class Room:
         # Each that begins takes an engine, as far as is known until it has reserved one.
         without_place = beginning
         for engine in engines:
-            if waiting_seconds(engine) < most:
+            # One that has nothing to read has room, whatever it takes to begin.
+            if not unread_tokens_there(engine) or waiting_seconds(engine) < most:
                 without_place -= 1
                 if without_place < 0:
                     return True
@@ -178,17 +179,20 @@ def _readers(eligible: EligibleSet) -> Sequence[Endpoint]:
     return eligible.up[PREFILL if eligible.disaggregated else PLAIN]
 
 
-def _kv_free(engine: Endpoint) -> float:
+def kv_free_of(engine: Endpoint) -> float:
     """All of it, of one that does not say."""
     status = engine.status
     return 1.0 if status is None or status.kv_free is None else status.kv_free
 
 
-def _steps_in(most: float, engine: Endpoint) -> bool:
+def steps_in(most: float, engine: Endpoint, fewer_calls: int = 0, fewer_tokens: int = 0) -> bool:
     """Whether a step with one answer more takes no longer, or not twice as long as that answer's alone: else a
-    target that no engine can keep would leave all of them without calls."""
-    calls = calls_there(engine)
-    tokens = engine.tokens + max(0, engine.beyond.kv_tokens)
+    target that no engine can keep would leave all of them without calls.
+
+    `fewer_calls`, `fewer_tokens`: what is there now and would not be.
+    """
+    calls = max(0, calls_there(engine) - fewer_calls)
+    tokens = max(0, engine.tokens + max(0, engine.beyond.kv_tokens) - fewer_tokens)
     expected = engine.latency.step_seconds(calls + 1, tokens + tokens // (calls or 1))
     if not calls or expected is None or expected <= most:
         return True

@@ -1,7 +1,7 @@
 """Prefix index: which instance has which beginnings of prompts in its KV cache.
 
     routed, unrouted     what calls were sent there: a guess, right a moment later
-    stored, lost         what engines say of it, where they do
+    stored, lost         what engines say of it, where they do; also of what they have in a tier beyond (tiers.py)
     cleared, forget      what a process takes with it
 
 A `PrefixUpdate` notes what a leg is sent, and takes it back if that comes to nothing.
@@ -39,6 +39,7 @@ from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Raw, encode
 from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.prefix.tiers import TierPrices, worth
 from pdgate.scheduling.prefix.tree import Tree
 
 BLOCK_BYTES: Final = 512
@@ -170,13 +171,19 @@ class PrefixIndex:
         block_tokens: int = BLOCK_TOKENS,
         max_bytes: int = MAX_BYTES,
         kv_tokens: int | None = None,
+        prices: TierPrices | None = None,
     ) -> None:
         """
         Args:
             source: What makes blocks of a call that has none yet; they are kept as long as the call.
             block_tokens: Of a block of the source, on the scale of calls' prompt_tokens.
             kv_tokens: That fit into the cache of an engine which does not say so itself.
+            prices: Of what engines have in tiers beyond their pages, of which only they tell; each takes as many
+                bytes again.
         """
+        self._prices = prices or TierPrices()
+        self._max_bytes = max_bytes
+        self._beyond: dict[str, Tree] = {}
         self._source = source
         self._block_tokens = block_tokens
         self._kv_tokens = kv_tokens
@@ -189,7 +196,7 @@ class PrefixIndex:
 
     @property
     def bytes(self) -> int:
-        return self._tree.bytes
+        return self._tree.bytes + sum(tree.bytes for tree in self._beyond.values())
 
     @property
     def blocks(self) -> int:
@@ -223,8 +230,35 @@ class PrefixIndex:
         found: dict[str, int] = {}
         for count, owners in self._tree.matched(blocks):
             found.update(dict.fromkeys(owners, self._tokens(count, call)))
+        if self._beyond:
+            self._add_tiers(found, blocks, call)
         self._asked, self._answer = blocks, found
         return found
+
+    def in_pages(self, call: Call, instance_id: str) -> int | None:
+        """Tokens of the prompt that it has in its pages; None if those are all that `matched` counts."""
+        if not self._beyond:
+            return None
+        tokens = 0
+        for count, owners in self._tree.matched(self.blocks_of(call)):
+            if instance_id in owners:
+                tokens = self._tokens(count, call)
+        return tokens
+
+    def _add_tiers(self, found: dict[str, int], blocks: Sequence[int], call: Call) -> None:
+        """What engines have in tiers counts for what it saves."""
+        there: dict[str, list[tuple[float, int]]] = {}
+        for tier in sorted(self._beyond, key=self._prices.of):
+            price = self._prices.of(tier)
+            longest: dict[str, int] = {}
+            for count, owners in self._beyond[tier].matched(blocks):
+                longest.update(dict.fromkeys(owners, self._tokens(count, call)))
+            for name, tokens in longest.items():
+                there.setdefault(name, []).append((price, tokens))
+        for name, tiers in there.items():
+            saved = worth(found.get(name, 0), tiers)
+            if saved:
+                found[name] = saved
 
     def cached_share(self, call: Call, endpoint: Endpoint) -> float:
         """Of the call's prompt, how much this one has: 0..1."""
@@ -253,12 +287,21 @@ class PrefixIndex:
                 self._asked = None
         return had
 
-    def unrouted(self, call: Call, instance_id: str, had: int, *, reads: bool = True) -> None:
-        """It does not, so it has no more tokens of it than it had before."""
+    def unrouted(
+        self,
+        call: Call,
+        instance_id: str,
+        had: int,
+        *,
+        reads: bool = True,
+        in_pages: int | None = None,
+    ) -> None:
+        """It does not, so it has no more tokens of it than it had before; in its pages, if they were fewer."""
         if reads:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had
-        blocks, kept = self.blocks_of(call), had // self._block_tokens
+        held = had if in_pages is None else in_pages
+        blocks, kept = self.blocks_of(call), held // self._block_tokens
         self._asked = None
         self._tree.unlearn(instance_id, blocks, kept)
         if blocks:
@@ -272,24 +315,38 @@ class PrefixIndex:
         else:
             self.lost(instance_id, blocks, kept)
 
-    def stored(self, instance_id: str, blocks: Sequence[int], first: int = 0) -> None:
+    def stored(
+        self, instance_id: str, blocks: Sequence[int], first: int = 0, tier: str = ""
+    ) -> None:
         """The engine says that it has blocks[first:] of this beginning of a prompt.
 
-        They count if it has those before as well, without which they are of no use.
+        They count if it has those before as well, without which they are of no use. In a tier those before
+        may be in its pages; none is named for these.
         """
-        if self._tree.holds(instance_id, blocks, first):
+        tree = self._tree
+        if tier:
+            if tier not in self._beyond:
+                self._beyond[tier] = Tree(self._max_bytes)
+            tree = self._beyond[tier]
+        if tree.holds(instance_id, blocks, first) or (
+            tier and self._tree.holds(instance_id, blocks, first)
+        ):
             self._asked = None
-            self._tree.learn(instance_id, blocks)
+            tree.learn(instance_id, blocks)
 
-    def lost(self, instance_id: str, blocks: Sequence[int], kept: int) -> None:
-        """The engine says that of this prompt it has no more than the first `kept`."""
-        self._asked = None
-        self._tree.unlearn(instance_id, blocks, kept)
+    def lost(self, instance_id: str, blocks: Sequence[int], kept: int, tier: str = "") -> None:
+        """The engine says that of this prompt it has no more than the first `kept`, in its pages or in this tier."""
+        tree = self._beyond.get(tier) if tier else self._tree
+        if tree is not None:
+            self._asked = None
+            tree.unlearn(instance_id, blocks, kept)
 
     def cleared(self, instance_id: str) -> None:
         """The instance has emptied its cache, or is another process now."""
         self._asked = None
         self._tree.forget(instance_id)
+        for tree in self._beyond.values():
+            tree.forget(instance_id)
 
     def forget(self, instance_id: str) -> None:
         """The instance is gone for good."""
@@ -300,6 +357,7 @@ class PrefixIndex:
         """Everything, of all instances."""
         self._asked = None
         self._tree.clear()
+        self._beyond.clear()
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """So many tokens fit into its cache; None where it does not say."""
@@ -328,7 +386,7 @@ class PrefixUpdate:
         cached_tokens: Of the prompt, what the instance had before.
     """
 
-    __slots__ = ("_call", "_index", "_instance_id", "_reads", "cached_tokens")
+    __slots__ = ("_call", "_in_pages", "_index", "_instance_id", "_reads", "cached_tokens")
 
     def __init__(self, index: PrefixIndex, call: Call, at: Endpoint, *, reads: bool) -> None:
         """`reads`: it computes the prompt, instead of taking over its KV."""
@@ -337,8 +395,15 @@ class PrefixUpdate:
         self._instance_id = at.instance.id
         self._reads = reads
         index.capacity(self._instance_id, at.beyond.kv_capacity)
+        self._in_pages = index.in_pages(call, self._instance_id)
         self.cached_tokens = index.routed(call, self._instance_id, reads=reads)
 
     def take_back(self) -> None:
         """The prompt has not come to be there after all."""
-        self._index.unrouted(self._call, self._instance_id, self.cached_tokens, reads=self._reads)
+        self._index.unrouted(
+            self._call,
+            self._instance_id,
+            self.cached_tokens,
+            reads=self._reads,
+            in_pages=self._in_pages,
+        )

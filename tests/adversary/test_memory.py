@@ -13,6 +13,7 @@ from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.besieged import Besieged, at_once, besieged
+from tests.support.cpu import slowness
 from tests.support.fleet import (
     PATIENCE_SECONDS,
     STREAM_HEAD,
@@ -255,8 +256,9 @@ async def test_bodies_of_all_clients_are_held_to_what_there_is(
 
         assert watch.peak_bytes <= MAX_MEMORY
         assert watch.bystander.answers > 0
-        # With a slice for each of the 300 in one turn of the loop it was 0.7; it is 0.15.
-        assert watch.bystander.longest_cpu_seconds < 0.4
+        # With a slice for each of the 300 in one turn of the loop it was 0.7; it is 0.15. Both are more
+        # where others are at this core's caches.
+        assert watch.bystander.longest_cpu_seconds < 0.4 * slowness()
         assert watch.slow_callbacks == []
         assert await answers(gateway)
 

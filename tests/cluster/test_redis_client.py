@@ -4,20 +4,25 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from redis.exceptions import ResponseError
 
 from pdgate.cluster.redis_client import cancellable
 
 
-async def loses_cancellations(asked: asyncio.Event) -> str:
+async def loses_cancellations(asked: asyncio.Event, refused: bool) -> str:
     asked.set()
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
+    if refused:
+        raise ResponseError("NOTLEADING another process serves batches")
     return "answer"
 
 
-async def test_a_cancellation_that_was_lost_counts() -> None:
+@pytest.mark.parametrize("refused", [False, True], ids=["answer", "refusal"])
+async def test_a_cancellation_that_was_lost_counts(refused: bool) -> None:
+    """A line of a batch whose answer was refused while its task was ended asked again for ever."""
     asked = asyncio.Event()
-    task = asyncio.create_task(cancellable(loses_cancellations(asked)))
+    task = asyncio.create_task(cancellable(loses_cancellations(asked, refused)))
     await asked.wait()
     task.cancel()
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import httpx2
@@ -28,6 +28,35 @@ pytestmark = pytest.mark.source
 COMPOSE = DEPLOY / "docker" / "compose.yaml"
 OURS = f"pdgate:{__version__}"
 START_SECONDS = 90
+
+
+def left_out(path: str, patterns: list[str]) -> bool:
+    """By .dockerignore, as far as ours goes: a pattern of a path or of one of its parents (moby/patternmatcher).
+
+    A slash at a pattern's end says nothing.
+    """
+    beginnings = [path, *map(str, Path(path).parents)]
+    return any(
+        PurePosixPath(each).match(pattern.rstrip("/").removeprefix("**/"))
+        and ("**" in pattern or each.count("/") == pattern.rstrip("/").count("/"))
+        for pattern in patterns
+        for each in beginnings[: beginnings.index(".")]
+    )
+
+
+def test_an_image_is_built_of_all_that_git_has_but_tests() -> None:
+    """`src/pdgate/*/` would leave out `__init__.py` as well, and nothing could be compiled."""
+    root = DEPLOY.parent
+    lines = (root / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    patterns = [line for line in lines if line and not line.startswith("#")]
+    listed = subprocess.check_output(["git", "ls-files"], cwd=root, text=True).splitlines()
+
+    assert left_out("src/pdgate/__init__.py", ["src/pdgate/*/"])
+    assert left_out(".venv/bin/python", patterns)
+    assert left_out("a/b/__pycache__/c", patterns)
+    lost = [path for path in listed if left_out(path, patterns)]
+    assert lost
+    assert not [path for path in lost if not path.startswith("tests/")]
 
 
 def read(path: Path) -> dict[str, Any]:

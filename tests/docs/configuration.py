@@ -23,13 +23,14 @@ from pdgate.gateway.cli.flags import ENGINE_FLAGS
 from pdgate.gateway.cli.serve import serve
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.instances import InstanceEntry
-from pdgate.gateway.config.sections import ModelEntry
+from pdgate.gateway.config.jwt import JwtTenantEntry
+from pdgate.gateway.config.sections import ModelEntry, ShareEntry
 from pdgate.gateway.config.setting import Declared, OnReload, Section, declared
 from pdgate.gateway.config.settings import Settings
 from pdgate.protocols.instance import Instance
 from tests.docs.pages import DOCS
 
-LISTS: Final = ("instances", "models", "api_keys")
+LISTS: Final = ("instances", "models", "api_keys", "shares", "jwt.tenants")
 """Keys whose entries have a table of their own."""
 
 PAGE: Final = DOCS / "configuration.md"
@@ -45,6 +46,8 @@ def tables() -> dict[str, str]:
         "instances": _table(("key", "type", "default", "meaning"), _instance_keys()),
         "models": _table(("key", "type", "default", "meaning"), _entry_keys(ModelEntry)),
         "api_keys": _table(("key", "type", "default", "meaning"), _entry_keys(ApiKeyEntry)),
+        "jwt_tenants": _table(("key", "type", "default", "meaning"), _entry_keys(JwtTenantEntry)),
+        "shares": _table(("key", "type", "default", "meaning"), _entry_keys(ShareEntry)),
         "short": _table(("flag", "meaning"), _short_flags()),
     }
 
@@ -111,9 +114,12 @@ def _said_below(section: type[Section]) -> dict[str, str]:
 
 
 def _meanings(section: type) -> dict[str, str]:
-    """Of the docstring's "Attributes:", each on one line."""
-    _, _, attributes = inspect.cleandoc(section.__doc__ or "").partition("Attributes:\n")
-    return {name: " ".join(said.split()) for name, said in _ATTRIBUTE.findall(attributes)}
+    """Of the "Attributes:" of its docstring and of its bases', each on one line."""
+    found: dict[str, str] = {}
+    for one in reversed(section.__mro__):
+        _, _, attributes = inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")
+        found |= {name: " ".join(said.split()) for name, said in _ATTRIBUTE.findall(attributes)}
+    return found
 
 
 def _section(annotation: Any) -> type[Section] | None:
@@ -165,6 +171,7 @@ def _word(schema: dict[str, Any]) -> str:
         "number": "number",
         "boolean": "`true` or `false`",
         "array": "list of texts",
+        "object": "table",
     }[schema["type"]]
 
 

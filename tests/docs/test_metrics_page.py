@@ -52,7 +52,7 @@ def test_every_metric_that_is_declared_is_shown_and_no_other() -> None:
 def test_the_page_has_every_metric_of_the_engine(tmp_path: Path) -> None:
     tier = Tier(TierSpec("disk", str(tmp_path / "tier"), 1 << 20))
     blocks = NamedBlocks(layout(), "m", [memoryview(bytearray(layout().total_bytes))])
-    made = engine(Options(tiers=Tiers([tier], blocks, "m")))
+    made = engine(Options(tiers=Tiers([tier], blocks, "m"), speculate=2))
     connector = FakeConnector(made.core, made.memory, Meeting(layout()))
     registry = CollectorRegistry()
     refusals = Refusals()

@@ -16,6 +16,9 @@ from pdgate.engine.settings import EngineSettings
         {"protocol": "vllm-nixl"},
         {"fail_rate": 1.5},
         {"on_failed_load": "ignore"},
+        {"speculate": -1},
+        {"speculate": 17},
+        {"model": "pdgate-huge"},
     ],
 )
 def test_what_cannot_work_is_refused(wrong: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ ASK = {
 SEND = {"do_remote_decode": True, "do_remote_prefill": False}
 RECEIVE = {"do_remote_decode": False, "do_remote_prefill": True}
 CHOICE = {"index": 0, "finish_reason": "length", "disaggregated_params": STATE}
-REPLY = parse_object(encode({"choices": [CHOICE], "kv_transfer_params": BLOCKS}))
+MIGRATES = {"cache_block_ids": [4, 7], "remote_token_ids": [5]}
+REPLY = parse_object(encode({"choices": [CHOICE], "kv_transfer_params": BLOCKS, **MIGRATES}))
 MOONCAKE_P = replace(
     P0, kv="10.0.0.9:8999", engine_ids=((0, "engine-0"), (1, "engine-1")), dp_rank=1, dp_size=2
 )
@@ -60,6 +61,8 @@ EVERY = [
     ("mori-io", Mode.BATCH, "read"),
     ("mori-io", Mode.STAGED, "read"),
     ("mori-io", Mode.BATCH, "write"),
+    ("lmdeploy", Mode.BATCH, ""),
+    ("lmdeploy", Mode.STAGED, ""),
     ("tensorrt-llm", Mode.BATCH, "context-first"),
     ("tensorrt-llm", Mode.STAGED, "context-first"),
     ("tensorrt-llm", Mode.BATCH, "generation-first"),
@@ -171,6 +174,7 @@ def test_a_retry_never_repeats_a_meeting_point(name: str, mode: Mode, generation
             str(value(leg.body, "bootstrap_room")),
             str((params(leg) or {}).get("transfer_id")),
             str(value(leg.body, "disaggregated_params")),
+            str(value(leg.body, "migration_request")),
             leg.request_id or call.attempt_id,
         )
         for call in (chat(), chat().retried("call-1-second"))
@@ -487,3 +491,24 @@ def test_sglang_is_told_the_ranks_that_are_configured() -> None:
 def test_sglang_is_told_no_rank_where_none_is_configured() -> None:
     for leg in Sglang(lambda: 8).legs(chat(), P0, D0):
         assert not [name for name in leg.body if name.endswith("dp_rank")]
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize(
+    "said",
+    [
+        b'{"remote_block_ids":[[4,7]],"remote_registration_generation":2}',
+        b'{"remote_block_ids" : [[4, 7]], "lookahead_token_ids":[[1,2],null], "a":{"b":1e-5,"c":1.0}}',
+        b'{"remote_block_ids":[[4,7]],"x":123456789012345678901234567890,"x\\u00e9":"y"}',
+    ],
+    ids=["0.33", "others", "numbers"],
+)
+def test_what_nixls_prefill_says_reaches_decode_byte_for_byte(mode: Mode, said: bytes) -> None:
+    """Of a release to come as well: names that are not known here, spaces, numbers as they are written."""
+    forwarder = registry.load("vllm-nixl", mode)
+    assert isinstance(forwarder, HandOff)
+    reply = parse_object(b'{"kv_transfer_params":%b}' % said)
+
+    leg = forwarder.decode(chat(), P0, D0, reply)
+
+    assert encode(leg.body).endswith(b'"kv_transfer_params":%b}' % said)

@@ -76,6 +76,7 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "attempt_id": "call-1-first",
         "api": "/v1/chat/completions",
         "model": "m",
+        "shared": None,
         "key": "",
         "trace_id": None,
         "protocol": "vllm-nixl",
@@ -84,10 +85,13 @@ async def test_a_record_is_json_with_every_leg() -> None:
         "why_local": "",
         "kv": "handed_over",
         "resumed": 0,
+        "gave_way_ms": [],
+        "made_way": 0,
         "not_resumed": "",
         "status": 200,
         "outcome": "ok",
         "tokens": None,
+        "session": None,
         "attempts": [
             {
                 "decision": {"taken": "split", "reason": "always asked for", "expected_ms": {}},

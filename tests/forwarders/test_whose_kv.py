@@ -56,10 +56,12 @@ PROTOCOLS = {
     "mori read": ("mori-io", "read", Mode.STAGED),
     "mori write": ("mori-io", "write", Mode.BATCH),
     "trt": ("tensorrt-llm", "context-first", Mode.STAGED),
+    "lmdeploy": ("lmdeploy", "", Mode.STAGED),
     "trt together": ("tensorrt-llm", "generation-first", Mode.BATCH),
 }
 FREED_BY_DECODE = {"nixl", "nixl staged"}
 KEEPS_NOTHING = {"kvt", "sglang"}
+FREED_BY_US = {"lmdeploy"}
 
 
 async def leave(name: str, engines: Scripted, engine: str, *, hears: bool = False) -> Crossing:
@@ -93,7 +95,7 @@ async def test_what_a_client_strands_that_leaves_decode(name: str) -> None:
     """Prefill has answered; decode has not."""
     crossing = await leave(name, Scripted(p0=prefilled(), d0=NEVER), "d0")
 
-    stays = name not in FREED_BY_DECODE | KEEPS_NOTHING
+    stays = name not in FREED_BY_DECODE | KEEPS_NOTHING | FREED_BY_US
     assert crossing.ledger.stranded() == ({"p0": 1} if stays else {})
 
 

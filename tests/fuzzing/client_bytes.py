@@ -16,7 +16,9 @@ from uvicorn.server import ServerState
 
 from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.execution import Execution
+from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.record import Deliver, Record
+from pdgate.forwarders.retry import FRESH, RetryState
 from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.intake import Intake
@@ -174,7 +176,14 @@ class _Answers(Execution):
     def __init__(self) -> None:
         """It has no engines."""
 
-    async def serve(self, call: Call, record: Record, deliver: Deliver) -> None:
+    async def serve(
+        self,
+        call: Call,
+        record: Record,
+        deliver: Deliver,
+        state: RetryState = FRESH,
+        pausing: Pausing | None = None,
+    ) -> None:
         answer: Answer = _Fixed()
         await deliver(answer, record)
 

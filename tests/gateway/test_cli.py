@@ -36,6 +36,11 @@ SECTIONS = (
     "admission",
     "callbacks",
     "batch",
+    "control",
+    "epp",
+    "jwt",
+    "jwt.tenants",
+    "shares",
     "tls",
     "engine_tls",
     "tracing",
@@ -79,11 +84,14 @@ def test_the_version_says_whether_the_hot_path_is_compiled() -> None:
     assert (code, said) == (0, f"pdgate {version('pdgate')}{' (compiled)' if compiled else ''}\n")
 
 
+TABLES = ("instances.", "models.", "api_keys.", "jwt.tenants.", "shares.")
+
+
 def test_every_setting_has_a_flag_with_help_and_a_reload_rule() -> None:
-    """Tables of engines, models and keys have no flag of their own."""
+    """Tables of engines, models, keys, tenants and shares have no flag of their own."""
     settings = {one.key: one for one in declared(Settings)}
     keys = set(known_keys(Settings)) - set(SECTIONS)
-    keys -= {key for key in keys if key.startswith(("instances.", "models.", "api_keys."))}
+    keys -= {key for key in keys if key.startswith(TABLES)}
     flags = set(inspect.signature(serve).parameters) - {"config", "compat", *cli_flags.ENGINE_FLAGS}
 
     assert {key for key, one in settings.items() if one.flag} == keys

@@ -29,6 +29,7 @@ from tests.support.fleet import (
 )
 from tests.support.ports import free_port
 from tests.support.raw_server import chunk
+from tests.support.scripted import JOINING
 
 pytestmark = pytest.mark.usefixtures("front_end")
 
@@ -64,6 +65,7 @@ KINDS = {
     "neuron zmq": Kind(BOTH),
     "neuron nixl": Kind(SERIAL, {"neuron_generation": "nixl"}),
     "decode-first": Kind(DECODE),
+    "lmdeploy": Kind(SERIAL),
     "mori-io": Kind(SERIAL),
     "offload-p2p": Kind(BOTH),
     "store-mediated": Kind(SERIAL),
@@ -87,6 +89,9 @@ async def test_all_that_was_opened_ends(name: str) -> None:
     if kind.bootstraps:
         engines[0].bootstraps = True
         engines[0].probes["/query"] = as_json({"0": {"engine_id": "e0"}})
+    if name == "lmdeploy":
+        for engine in engines:
+            engine.probes |= {path: as_json(said) for path, said in JOINING.items()}
     settings = {"pdd_protocol": name.split()[0], **kind.settings}
     async with gateway_of(*engines, **settings) as gateway, asyncio.timeout(PATIENCE_SECONDS):
         for stream in (False, True):

@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -271,3 +272,43 @@ async def test_places_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
         await found(dog, one, OTHER)
 
     assert set(dog.slow) == {"first", OTHER}
+
+
+COLLECTING: Final = """
+import gc, sys, threading
+from pdgate.gateway.watchdog import _bottom
+
+class Loose:
+    def __del__(self):
+        over.wait(1e-4)  # lets go of the interpreter
+
+def litter():
+    one = Loose()
+    one.itself = one
+
+def deep(depth):
+    return deep(depth - 1) if depth else None
+
+def run():
+    while not ended:
+        deep(200)
+
+over, ended = threading.Event(), []
+threading.Thread(target=run, name="watched", daemon=True).start()
+(watched,) = [each for each in threading.enumerate() if each.name == "watched"]
+sys.setswitchinterval(1e-6)
+gc.set_threshold(1)
+for _ in range(300):
+    litter()
+    _bottom(watched.ident)
+ended.append(True)
+watched.join()
+assert gc.isenabled()
+"""
+
+
+def test_a_watched_thread_may_run_on_where_garbage_is_collected() -> None:
+    """The frames that are walked would be gone: a segmentation fault of CPython 3.11."""
+    ran = subprocess.run([sys.executable, "-c", COLLECTING], check=False, timeout=PATIENCE_SECONDS)
+
+    assert ran.returncode == 0

@@ -17,6 +17,7 @@ OPENAI_TYPES = {
     "authentication_error",
     "permission_error",
     "rate_limit_error",
+    "insufficient_quota",
     "server_error",
 }
 

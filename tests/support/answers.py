@@ -38,7 +38,12 @@ STATE = {"request_type": "context_only", "ctx_request_id": 1 << 41, "first_gen_t
 
 def prefilled(text: str = "a", **more: Any) -> dict[str, Any]:
     """Prefill's answer, with what each protocol has in it."""
-    answer = whole(text, finish="length", kv_transfer_params=BLOCKS, **more)
+    named: dict[str, Any] = {
+        "kv_transfer_params": BLOCKS,
+        "cache_block_ids": [4, 7],
+        "remote_token_ids": [5],
+    }
+    answer = whole(text, finish="length", **named, **more)
     answer["choices"][0]["disaggregated_params"] = STATE
     return answer
 

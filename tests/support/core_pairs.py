@@ -27,6 +27,7 @@ from pdgate.engine.pace import StepPace
 from pdgate.engine.ranks.connector import RanksConnector
 from pdgate.engine.request import Output, Request, Sampling
 from pdgate.engine.stats import EngineStats
+from pdgate.engine.tensors import KvPlaces, registered
 from pdgate.engine.work import Options
 from pdgate.forwarders import registry as forwarders
 from pdgate.forwarders.base import Delegation, Forwarder, HandOff, Leg, Mode, Rendezvous
@@ -35,6 +36,7 @@ from pdgate.protocols.dialects import tensorrt_llm
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer.base import Backend, Region
 from tests.support.engine_cores import GREEDY, Engine, ask, tiny
+from tests.support.engine_pair import join
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.waiting import PATIENCE_SECONDS
 
@@ -59,6 +61,7 @@ ROWS = [
     Row("tpu", Mode.STAGED),
     Row("mori-io", Mode.STAGED, "read"),
     Row("mori-io", Mode.BATCH, "write"),
+    Row("lmdeploy", Mode.STAGED),
     Row("tensorrt-llm", Mode.STAGED, "context-first"),
     Row("tensorrt-llm", Mode.BATCH, "generation-first"),
 ]
@@ -180,12 +183,14 @@ def side(
     `regions` are one per shard, new ones if there are none; the built-in model is computed unless
     there is another. Other `settings` are the connector's.
     """
-    regions = regions or [backend.allocate(where.total_bytes) for _ in range(where.tp)]
-    shards = [region.memory for region in regions]
-    made = Engine(shards[0])
-    made.core = core = Watched(
-        model or tiny(), where, KvMemory(where, shards), made.deliver, options, pace
-    )
+    computes = model or tiny()
+    if regions:
+        memory = KvMemory(where, [region.memory for region in regions])
+        kv = KvPlaces(regions, memory, lambda: None)
+    else:
+        kv = registered(where, backend, computes.tensors)
+    made = Engine(memoryview(b""))
+    made.core = core = Watched(computes, where, kv.memory, made.deliver, options, pace)
     chosen = ConnectorSettings(
         role=role,
         host=LOOPBACK,
@@ -195,11 +200,12 @@ def side(
             "kv_port": 0,
             "lease_seconds": 30.0,
             "model": "tiny",
+            "moment": kv.moment,
             **settings,
         },
     )
     connector = connect(
-        protocol, core=core, layout=where, regions=regions, backend=backend, settings=chosen
+        protocol, core=core, layout=where, regions=kv.regions, backend=backend, settings=chosen
     )
     assert isinstance(
         connector, TwoSided | NeuronHandOver | StoreMediatedHandOver | LMCacheHandOver
@@ -251,6 +257,10 @@ class Crossing:
         self.prefill, self.decode = prefill, decode
         self._forwarder: Forwarder = forwarders.load(row.protocol, row.mode, row.generation)
         self._p, self._d = instances(prefill, decode, row.protocol, row.generation)
+        if row.protocol == "lmdeploy":
+            assert isinstance(prefill.connector, TwoSided)
+            assert isinstance(decode.connector, TwoSided)
+            join(prefill.connector, self._p.url, decode.connector)
 
     @property
     def serial(self) -> bool:

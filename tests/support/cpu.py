@@ -2,7 +2,7 @@
 
 It is measured beside other programs all the same, which share caches and memory with us, and on other
 machines. So it is the least of several runs; and where it is more than it may be, it counts as much less as
-work that is known takes longer here and now than where the bounds were found (`_slowness`). And what other tests have left is not looked through for garbage
+work that is known takes longer here and now than where the bounds were found (`slowness`). And what other tests have left is not looked through for garbage
 meanwhile, as a gateway's own process does not look through what it began with (gateway/memory.py):
 a body of 80,000 lists makes that happen several times, at 0.1 s for a million objects.
 """
@@ -42,10 +42,10 @@ def cpu_seconds(work: Callable[[], object]) -> float:
 
 def _as_found(seconds: float) -> float:
     """As they would have been where the bounds were found, if they are more than they may be."""
-    return seconds if seconds <= CALLBACK_SECONDS else seconds / _slowness()
+    return seconds if seconds <= CALLBACK_SECONDS else seconds / slowness()
 
 
-def _slowness() -> float:
+def slowness() -> float:
     """Of this machine, as it is just now, beside the one where the bounds were found; at least 1."""
     return max(1.0, min(_of(_known_work) for _ in range(TRIES)) / KNOWN_SECONDS)
 

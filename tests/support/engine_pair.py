@@ -8,7 +8,8 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from pdgate.engine.connector import Arrival
+from pdgate.engine.connector import Arrival, Connector
+from pdgate.protocols.dialects import lmdeploy
 from pdgate.protocols.dialects.tensorrt_llm import FIRST_ID
 from tests.support.fake_core import SECONDS, FakeCore
 
@@ -37,12 +38,21 @@ class Pair:
         self.p = self._engine(backend, "prefill", **options)
         peer = f"127.0.0.1:{self.p.settings.api_port}" if dialect.endswith("static") else ""
         self.d = self._engine(backend, "decode", peer=peer, **options)
+        self.join(self.d)
 
     def _engine(self, backend: str, role: str, **options: Any) -> FakeCore:
         return self._stack.enter_context(closing(FakeCore(backend, self.protocol, role, **options)))
 
     def close(self) -> None:
         self._stack.close()
+
+    def join(self, decode: FakeCore) -> None:
+        """So that calls may cross from prefill to this engine; most protocols need no word of it.
+
+        A gateway looks first whether they fit, and does not join all that engines would read.
+        """
+        if self.dialect == "lmdeploy":
+            join(self.p.connector, P_URL, decode.connector)
 
     @property
     def serial(self) -> bool:
@@ -74,6 +84,8 @@ class Pair:
                 return make()
             case "mori-io" | "mori-io write":
                 return make(params={"do_remote_decode": True, "transfer_id": f"tx-{n}"})
+            case "lmdeploy":
+                return make(with_cache=True, preserve_cache=True, session_id=n)
             case "tensorrt-llm" | "tensorrt-llm together":
                 ids = {"disagg_request_id": FIRST_ID + n, "schedule_style": int(not self.serial)}
                 return make(disaggregated_params={"request_type": "context_only", **ids})
@@ -88,6 +100,11 @@ class Pair:
         match self.dialect:
             case "vllm-nixl" | "vllm-mooncake a" | "tpu" | "mori-io":
                 return make(params=answer)
+            case "lmdeploy":
+                peer = {"remote_engine_id": P_URL, "remote_session_id": n}
+                blocks, token = answer["cache_block_ids"], answer["remote_token_ids"][-1]
+                found = {**peer, "remote_block_ids": blocks, "remote_token_id": token}
+                return make(migration_request=found)
             case "tensorrt-llm":
                 params = {**answer, "request_type": "generation_only", "schedule_style": 0}
                 return make(disaggregated_params=params)
@@ -161,15 +178,30 @@ DIALECTS = [
     "tensorrt-llm together",
     "mori-io",
     "mori-io write",
+    "lmdeploy",
 ]
-SERIAL = ("vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm", "mori-io")
+SERIAL = (
+    "vllm-nixl", "vllm-mooncake a", "vllm-kvt staged", "tpu", "tensorrt-llm", "mori-io", "lmdeploy",
+)  # fmt: skip
 """Decode is asked with what prefill has answered."""
 KEEPS_ALL = ("tpu",)
 """Prefill needs no word of the gateway to keep a prompt."""
 TWO_LEGGED = [dialect for dialect in DIALECTS if dialect != "vllm-kvt batch"]
 AT_ONCE = [d for d in TWO_LEGGED if d not in SERIAL]
-WITH_FIRST_TOKEN = ["neuron", "neuron static", "sglang", "tensorrt-llm", "tensorrt-llm together"]
+WITH_FIRST_TOKEN = [
+    "neuron", "neuron static", "sglang", "tensorrt-llm", "tensorrt-llm together", "lmdeploy",
+]  # fmt: skip
 """Prefill samples the first token of the answer, and decode goes on behind it."""
+
+P_URL = "http://127.0.0.1:8100"
+
+
+def join(prefill: Connector, url: str, decode: Connector) -> None:
+    """As a gateway joins an LMDeploy pair; of decode's half prefill needs nothing."""
+    said = prefill.routes()[lmdeploy.INITIALIZE]({"remote_engine_id": "d"})
+    where = {f"remote_{name}": found for name, found in said.items() if name != "status"}
+    decode.routes()[lmdeploy.CONNECT]({"remote_engine_id": url, **where})
+
 
 Start = Callable[..., Pair]
 """(dialect, **options of FakeCore); what it starts is closed for the test."""

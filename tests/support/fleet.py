@@ -74,6 +74,8 @@ PREFILLED = {
         }
     ],
     "kv_transfer_params": BLOCKS,
+    "cache_block_ids": [4, 7],
+    "remote_token_ids": [5],
 }
 ANSWER = {
     "id": "chatcmpl-1",
@@ -144,7 +146,7 @@ class Engine:
     """
     Attributes:
         script: What a call meets; it can be replaced at any time.
-        probes: Path -> the answer to a GET of it.
+        probes: Path -> the answer to a GET, or POST, of it.
         calls: Requests that were no probes.
     """
 
@@ -168,7 +170,8 @@ class Engine:
 
     async def serve(self, peer: Peer) -> None:
         method, path, _ = peer.request.line.decode().split(" ")
-        if method == "GET":
+        upgrades = peer.request.header(b"upgrade") is not None
+        if (method == "GET" and not upgrades) or path in self.probes:
             await peer.send(self.probes.get(path) or reply(b"", b"404 Not Found"))
             return
         self.calls.append(peer.request)
@@ -308,7 +311,7 @@ async def _on_uvicorn(
         app,
         port=0,
         http=http,
-        ws="none",
+        ws="none" if http is HotProtocol else "auto",
         proxy_headers=False,
         log_config=None,
         access_log=False,

@@ -8,6 +8,7 @@ from pdgate.engine.model.config import ModelConfig, from_hugging_face
 from pdgate.engine.model.llama import Llama
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.model.weights import Floats, Weights
+from pdgate.engine.tensors import Tensors, putting
 from tests.support.engine_cores import tiny
 
 FIELDS: Final[dict[str, Any]] = {
@@ -54,5 +55,6 @@ def weights() -> Weights:
     return found
 
 
-def latent_model() -> LoadedModel:
-    return LoadedModel("latent", Llama(CONFIG, weights(), 2048), tiny().tokenizer, 2048)
+def latent_model(tensors: Tensors | None = None) -> LoadedModel:
+    decoder = Llama(CONFIG, weights(), 2048, put=putting(tensors))
+    return LoadedModel("latent", decoder, tiny().tokenizer, 2048, tensors)

@@ -72,6 +72,15 @@ def chat(**fields: object) -> Call:
     return call_of(encode({"model": "m", "messages": messages, "stream": True, **fields}))
 
 
+JOINING: Final[dict[str, Json]] = {
+    "/distserve/engine_info": {"tp_size": 1, "block_size": 16},
+    "/distserve/p2p_initialize": {"engine_endpoint_info": {}, "kvtransfer_endpoint_info": []},
+    "/distserve/p2p_connect": {"status": 1},
+    "/distserve/free_cache": {"status": "SUCCESS"},
+}
+"""What every engine answers to words beside calls; no script is asked."""
+
+
 class Never(Enum):
     NEVER = "never"
 
@@ -136,7 +145,8 @@ class Scripted:
         behind: str = "",
     ) -> AsyncIterator[Answer]:
         self.sent.append((leg, call.attempt_id))
-        steps = await self._head(leg)
+        joining = JOINING.get(leg.path)
+        steps = await self._head(leg) if joining is None else [encode(joining)]
         answer = ScriptedAnswer(leg, self._waiting[leg.to.id])
         self.open_answers += 1
         telling = asyncio.create_task(answer.tell(steps))
@@ -332,9 +342,10 @@ class Crossing:
             early_first_token=early_first_token,
         )
 
-    async def ask(self, call: Call) -> Told:
-        """Serves a call; afterwards nothing may be left of it, however it ended."""
+    async def ask(self, call: Call, key: str = "") -> Told:
+        """Serves a call, of an API key of that name; afterwards nothing may be left of it, however it ended."""
         told = Told(Record(call, self._clock))
+        told.record.key = key
         self.called.append(told)
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

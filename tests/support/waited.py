@@ -5,7 +5,7 @@ asked whether the gateway is right.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -90,7 +90,7 @@ async def wait_for(
         if answer.status_code != 200:
             await answer.aread()
             return Waited(prompt, "", False, answer.json()["error"], monotonic() - last)
-        async for line in answer.aiter_lines():
+        async for line in _lines(answer):
             # Comments keep the connection alive, and say nothing.
             if not line.startswith("data: "):
                 continue
@@ -107,6 +107,16 @@ async def wait_for(
                 begun()
             text, finished = text + said, finished or why
     return Waited(prompt, text, finished, error, silence, done)
+
+
+async def _lines(answer: httpx2.Response) -> AsyncIterator[str]:
+    """The client's own reader ends lines at whatever Unicode does, U+2028 and U+0085 among it, which engines write
+    into texts as they are."""
+    rest = b""
+    async for piece in answer.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            yield line.decode().removesuffix("\r")
 
 
 def _read(event: Mapping[str, Any]) -> tuple[str, bool]:

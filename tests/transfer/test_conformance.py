@@ -1,17 +1,18 @@
-"""What every transfer backend has to keep; a new one is added to BACKENDS in kv_backends.py."""
+"""What every transfer backend has to keep, whatever memory it moves; a new one is added to BACKENDS in kv_backends.py."""
 
 import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from pdgate.transfer import registry
 from pdgate.transfer.base import (
     Backend,
+    Descriptor,
     OutOfBounds,
     PeerLost,
     Range,
@@ -23,27 +24,77 @@ from pdgate.transfer.base import (
 )
 from tests.support import waiting
 from tests.support.kv_backends import BACKENDS, require
+from tests.support.kv_memory_kinds import FAKE, HOST, Load, loading
 from tests.support.kv_owner import Owned, pattern
+from tests.support.kv_owner_on_device import OwnedOnDevice
 
 SECONDS = waiting.PATIENCE_SECONDS
 PAGE = 4096
 
 
-@pytest.fixture(params=BACKENDS)
-def name(request: pytest.FixtureRequest) -> str:
-    require(request.param)
-    return str(request.param)
+ON_DEVICE = [
+    "tcp",
+    pytest.param("shm", marks=pytest.mark.matrix),
+    pytest.param("cuda-ipc", marks=pytest.mark.matrix),
+]
+"""Those that move a fake device's memory; all of them in `make matrix`."""
+
+
+class Case(NamedTuple):
+    """A backend, and the kind of memory on both sides."""
+
+    backend: str
+    kind: str
+
+    def __str__(self) -> str:
+        return self.backend if self.kind == HOST else f"{self.backend}-{self.kind}"
+
+
+def cases() -> Iterator[Any]:
+    named: list[tuple[str, Any]] = [(HOST, one) for one in BACKENDS]
+    named += [(FAKE, one) for one in ON_DEVICE]
+    for kind, backend in named:
+        if isinstance(backend, str):
+            yield pytest.param(Case(backend, kind))
+        else:
+            yield pytest.param(Case(str(backend.values[0]), kind), marks=backend.marks)
+
+
+@pytest.fixture(params=list(cases()), ids=str)
+def case(request: pytest.FixtureRequest) -> Case:
+    found: Case = request.param
+    require(found.backend)
+    return found
 
 
 @pytest.fixture
-def ours(name: str) -> Iterator[Backend]:
-    with closing(registry.load(name)) as backend:
+def name(case: Case) -> str:
+    return case.backend
+
+
+@pytest.fixture
+def load(case: Case) -> Load:
+    """Opens a backend whose memory is of that kind."""
+    return loading(case.backend, case.kind)
+
+
+@pytest.fixture
+def owned(case: Case) -> Callable[[], Owned | OwnedOnDevice]:
+    """Starts a process that owns a page."""
+    if case.kind == HOST:
+        return lambda: Owned(case.backend, PAGE)
+    return lambda: OwnedOnDevice(case.backend, "fake:0", PAGE)
+
+
+@pytest.fixture
+def ours(load: Load) -> Iterator[Backend]:
+    with closing(load()) as backend:
         yield backend
 
 
 @pytest.fixture
-def theirs(name: str) -> Iterator[Backend]:
-    with closing(registry.load(name)) as backend:
+def theirs(load: Load) -> Iterator[Backend]:
+    with closing(load()) as backend:
         yield backend
 
 
@@ -58,17 +109,22 @@ def state(transfer: Transfer) -> State:
     return transfer.state
 
 
-def same_address(name: str) -> Callable[[], Backend]:
+def dialled(descriptor: Descriptor) -> dict[str, Any]:
+    """Where a peer looks for it; the window of a device's memory is new in each life."""
+    return {key: value for key, value in descriptor.address.items() if key != "window"}
+
+
+def same_address(name: str, load: Load) -> Callable[[], Backend]:
     """Makes backends of one address, one after the other."""
     options: dict[str, Any] = {"socket_name": f"pdgate-test-{random.getrandbits(64):x}"}
-    if name != "shm":
-        with closing(registry.load(name)) as probe, closing(probe.allocate(1)) as region:
+    if name not in ("shm", "cuda-ipc"):
+        with closing(load()) as probe, closing(probe.allocate(1)) as region:
             options = {"port": region.descriptor.address["port"]}
-    return lambda: registry.load(name, **options)
+    return lambda: load(**options)
 
 
-def test_an_engine_says_where_to_listen_whatever_the_backend(name: str, ours: Backend) -> None:
-    with closing(registry.load(name, host="127.0.0.1", advertise="localhost")) as owner:
+def test_an_engine_says_where_to_listen_whatever_the_backend(load: Load, ours: Backend) -> None:
+    with closing(load(host="127.0.0.1", advertise="localhost")) as owner:
         remote, local = filled(owner, PAGE), ours.allocate(PAGE)
 
         ours.read(local, remote.descriptor, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
@@ -139,9 +195,9 @@ def test_no_ranges_are_a_transfer_too(ours: Backend, theirs: Backend) -> None:
     assert transfer.settled
 
 
-def test_several_peers_read_at_once(name: str, theirs: Backend) -> None:
+def test_several_peers_read_at_once(load: Load, theirs: Backend) -> None:
     remote = filled(theirs, 64 * PAGE)
-    readers = [registry.load(name) for _ in range(4)]
+    readers = [load() for _ in range(4)]
     try:
         locals_ = [reader.allocate(64 * PAGE) for reader in readers]
         transfers = [
@@ -240,8 +296,10 @@ def test_another_region_of_the_same_owner_is_not_read_by_an_old_descriptor(
     ours.read(local, new.descriptor, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
 
 
-def test_a_descriptor_does_not_survive_the_restart_of_its_owner(name: str, ours: Backend) -> None:
-    start = same_address(name)
+def test_a_descriptor_does_not_survive_the_restart_of_its_owner(
+    name: str, load: Load, ours: Backend
+) -> None:
+    start = same_address(name, load)
     local = ours.allocate(PAGE)
     with closing(start()) as first:
         stale = filled(first, PAGE).descriptor
@@ -249,7 +307,7 @@ def test_a_descriptor_does_not_survive_the_restart_of_its_owner(name: str, ours:
 
     with closing(start()) as second:
         fresh = filled(second, PAGE).descriptor
-        assert fresh.address == stale.address
+        assert dialled(fresh) == dialled(stale)
         # The connection to the first life may be noticed as lost before the epoch is.
         with pytest.raises((StaleDescriptor, PeerLost)):
             ours.read(local, stale, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
@@ -260,17 +318,19 @@ def test_a_descriptor_does_not_survive_the_restart_of_its_owner(name: str, ours:
     assert bytes(local.memory) == pattern(PAGE)
 
 
-def test_nobody_at_the_address_is_a_lost_peer(name: str, ours: Backend) -> None:
-    with closing(registry.load(name)) as gone:
+def test_nobody_at_the_address_is_a_lost_peer(load: Load, ours: Backend) -> None:
+    with closing(load()) as gone:
         descriptor = gone.allocate(PAGE).descriptor
 
     with pytest.raises(PeerLost):
         ours.read(ours.allocate(PAGE), descriptor, [Range(0, 0, 1)], SECONDS).wait(SECONDS)
 
 
-def test_a_peer_killed_in_the_middle_ends_the_transfer(name: str, ours: Backend) -> None:
+def test_a_peer_killed_in_the_middle_ends_the_transfer(
+    owned: Callable[[], Owned | OwnedOnDevice], ours: Backend
+) -> None:
     """Frozen first, so that the transfer is surely under way when the peer dies."""
-    with Owned(name, PAGE) as owner:
+    with owned() as owner:
         owner.freeze()
         transfer = ours.read(ours.allocate(PAGE), owner.descriptor, [Range(0, 0, PAGE)], 60)
         assert not transfer.settle(0.2)
@@ -284,9 +344,11 @@ def test_a_peer_killed_in_the_middle_ends_the_transfer(name: str, ours: Backend)
         assert transfer.settled
 
 
-def test_a_peer_killed_between_transfers_is_noticed(name: str, ours: Backend) -> None:
+def test_a_peer_killed_between_transfers_is_noticed(
+    owned: Callable[[], Owned | OwnedOnDevice], ours: Backend
+) -> None:
     local = ours.allocate(PAGE)
-    with Owned(name, PAGE) as owner:
+    with owned() as owner:
         ours.read(local, owner.descriptor, [Range(0, 0, PAGE)], SECONDS).wait(SECONDS)
         assert bytes(local.memory) == pattern(PAGE)
 
@@ -298,9 +360,9 @@ def test_a_peer_killed_between_transfers_is_noticed(name: str, ours: Backend) ->
 
 @pytest.mark.parametrize("stop", ["cancel", "deadline", "wait"])
 def test_who_gives_up_on_a_hung_peer_gets_the_memory_back(
-    name: str, stop: str, ours: Backend
+    owned: Callable[[], Owned | OwnedOnDevice], stop: str, ours: Backend
 ) -> None:
-    with Owned(name, PAGE) as owner:
+    with owned() as owner:
         owner.freeze()
         deadline_seconds = 0.1 if stop == "deadline" else 60.0
         local = ours.allocate(PAGE)
@@ -406,8 +468,10 @@ def test_closing_a_region_fails_who_waits_for_it(theirs: Backend) -> None:
         arrival.wait(SECONDS)
 
 
-def test_closing_the_backend_fails_everything_pending(name: str, ours: Backend) -> None:
-    with Owned(name, PAGE) as owner:
+def test_closing_the_backend_fails_everything_pending(
+    owned: Callable[[], Owned | OwnedOnDevice], ours: Backend
+) -> None:
+    with owned() as owner:
         owner.freeze()
         local = ours.allocate(PAGE)
         transfer = ours.read(local, owner.descriptor, [Range(0, 0, PAGE)], 60)

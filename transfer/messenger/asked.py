@@ -35,7 +35,7 @@ class Asked:
         remotes: D's regions, by their numbers.
         block_ids: D's, from the prompt's first token on.
         until: On time.monotonic(): nothing is written later.
-        slot: For a context, if D wants one.
+        slot: For a context, if D wants one and we have some for it.
         between: Which ranks of ours and of D's it is about.
         share: What it takes of all that D takes here.
     """
@@ -109,7 +109,12 @@ def _check_blocks(push: messages.Push) -> None:
         raise HandOverError(Why.BAD_BLOCKS, "a block is named twice")
 
 
-def _slot(room: messages.ContextRoom, backend: str, context_bytes: int | None) -> ContextSlot:
+def _slot(
+    room: messages.ContextRoom, backend: str, context_bytes: int | None
+) -> ContextSlot | None:
+    """None if D goes on without."""
+    if not room.needed and (context_bytes is None or context_bytes > room.max_bytes):
+        return None
     if context_bytes is None:
         raise HandOverError(Why.UNSUPPORTED, "this engine sends no contexts")
     if context_bytes > room.max_bytes:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from pdgate.transfer import descriptors
 from pdgate.transfer.base import Backend, Descriptor, Grant, Op, Region, Transfer
-from pdgate.transfer.messenger import context, messages, shards
+from pdgate.transfer.messenger import context as contexts
+from pdgate.transfer.messenger import messages, shards
+from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.shape import PageShape, Ranks
 from pdgate.transfer.messenger.shards import Between
 from pdgate.transfer.messenger.slots import Slots
@@ -81,7 +83,12 @@ class IncomingPages:
         room = None
         if inbox is not None and self._slot is not None:
             slot = self._grant(inbox.region, peer, Stretch(self._slot, inbox.slot_bytes))
-            room = messages.ContextRoom(descriptors.as_data(slot), self._slot, inbox.max_bytes)
+            room = messages.ContextRoom(
+                descriptors.as_data(slot),
+                self._slot,
+                inbox.max_bytes,
+                needed=self._source.context_needed,
+            )
         first = self._target.skip
         pages = memory.shape.part(self._target.block_ids[first:])
         return messages.Push(
@@ -114,8 +121,12 @@ class IncomingPages:
         self._grants.append(grant)
         return grant.descriptor
 
-    def expect(self, theirs: PageShape) -> Transfer:
-        """Ends when all has landed. Raises HandOverError, TransferError."""
+    def expect(self, theirs: PageShape, context: bool) -> Transfer:
+        """Ends when all has landed, with a context if one comes. Raises HandOverError, TransferError."""
+        if not context:
+            if self._source.context_needed and self._slot is not None:
+                raise HandOverError(Why.BROKEN, "the prefill engine leaves the context out")
+            self._slot = None
         memory, ours = self._memory, self._memory.shape
         shards.meet(ours, theirs)
         self._theirs = theirs
@@ -149,4 +160,4 @@ class IncomingPages:
         pages = shards.moved_bytes(theirs, memory.shape, self._tokens, self._moving(theirs))
         if memory.inbox is None or self._slot is None:
             return Moved(pages)
-        return Moved(pages, context.unpack(memory.inbox.view(self._slot)))
+        return Moved(pages, contexts.unpack(memory.inbox.view(self._slot)))

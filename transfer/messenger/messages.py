@@ -98,11 +98,16 @@ class Prefill(msgspec.Struct, frozen=True, tag=True):
 
 
 class ContextRoom(msgspec.Struct, frozen=True):
-    """Where a context may land (context.py), and how large one may be."""
+    """Where a context may land (context.py), and how large one may be.
+
+    Attributes:
+        needed: Without one the push is refused; else a prefill that has none for this room goes without.
+    """
 
     descriptor: dict[str, Any]
     offset: int
     max_bytes: int
+    needed: bool = True
 
 
 class Push(msgspec.Struct, frozen=True, tag=True):
@@ -187,9 +192,13 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 
 class Writing(msgspec.Struct, frozen=True, tag=True):
-    """`shape`: prefill's, from which follows how many writes the push takes."""
+    """`shape`: prefill's, from which follows how many writes the push takes.
+
+    `context`: one comes, if it was wanted.
+    """
 
     shape: PageShape
+    context: bool = True
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

@@ -24,7 +24,7 @@ class PushRequest:
     Attributes:
         tokens: Computed so far, by layer.
         kept: All is computed, and the core waits for `release`.
-        pending: It is kept, and the device has not come so far yet.
+        pending: It is kept, and how many of its tokens are there is not said yet: the device has not come so far.
         lost: Why the device will never come so far.
         dropped: The core wants its pages back.
         lingering: It waits for `release` all the same.

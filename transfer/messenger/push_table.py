@@ -155,7 +155,8 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            request.pending = after is not None
+            # Also where it has happened: until its tokens are said, below, whoever looks has nothing to compare.
+            request.pending = True
             pushes = self._pushes_of(request)
         if after is None:
             self._all_computed(request, tokens)
@@ -190,10 +191,11 @@ class PushTable:
             self._look(push)
         return lingering
 
-    def forget(self, request_id: str) -> None:
-        """It was read, or will not be."""
+    def forget(self, request_id: str) -> bool:
+        """It was read, or will not be. Whether the engine keeps its pages by what `kept` has told it."""
         with self._lock:
-            self._requests.pop(request_id, None)
+            request = self._requests.pop(request_id, None)
+        return request is not None and request.kept
 
     def leave(self, push: OutgoingPush, error: HandOverError) -> None:
         """D does not want it any more, or is gone. Returns when nothing can land any more."""
@@ -288,7 +290,7 @@ class PushTable:
         if ended:
             way.close()
             return
-        push.line.say(messages.Writing(self._shape))
+        push.line.say(messages.Writing(self._shape, context=push.asked.slot is not None))
         self._advance(push, request)
 
     def _advance(self, push: OutgoingPush, request: PushRequest) -> None:

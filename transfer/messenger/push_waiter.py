@@ -26,8 +26,8 @@ class Waiting:
     Args:
         adrift: Called once if the load has failed while bytes may still land.
         closing: Whether the engine ends, and with it the memory that they may land in.
-        expect: Counts what lands, once it is known what P looks like. Raises
-            HandOverError, TransferError.
+        expect: Counts what lands, once it is known what P looks like and whether it gives a
+            context along. Raises HandOverError, TransferError.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Waiting:
         machine: Receiving,
         adrift: Callable[[HandOverError], None],
         closing: Callable[[], bool],
-        expect: Callable[[PageShape], Transfer],
+        expect: Callable[[PageShape, bool], Transfer],
     ) -> None:
         self._channel = channel
         self._sock = channel.sock
@@ -136,8 +136,8 @@ class Waiting:
         match said:
             case None:
                 machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
-            case messages.Writing(shape):
-                self._meet(shape)
+            case messages.Writing(shape, context):
+                self._meet(shape, context=context)
             case messages.RefusedMessage() | messages.Failed():
                 machine.gone(HandOverError(_why(said.why), said.message))
             case messages.Elsewhere(engine_id, shape, workers):
@@ -154,11 +154,11 @@ class Waiting:
     def _anything(self) -> messages.Message | None:
         return messages.Pong() if self._sock.recv(1 << 16) else None
 
-    def _meet(self, shape: PageShape) -> None:
+    def _meet(self, shape: PageShape, *, context: bool) -> None:
         if self._expected is not None:
             return
         try:
-            self._expected = self._expect(shape)
+            self._expected = self._expect(shape, context)
         except (HandOverError, TransferError) as error:
             wrong = error if isinstance(error, HandOverError) else None
             wrong = wrong or HandOverError(Why.BROKEN, f"our own memory: {error}")

@@ -286,11 +286,13 @@ class _Conversation:
         if found is None:
             return False
         request_id, offered = found
-        if offered:
-            self._free(request_id)
+        # Without an offer, for a push of the share of another worker.
+        kept = self._offering.pushes.forget(request_id) or offered
+        if kept:
+            self._offering.core.release(request_id)
         else:
             self._offering.core.abort(request_id)
-        return offered
+        return kept
 
     def _free(self, request_id: str) -> None:
         self._offering.pushes.forget(request_id)

@@ -26,6 +26,7 @@ class Source:
         by_layer: A push goes layer by layer, while prefill computes; else after it.
         context: A push carries a context (context.py), without which it is not complete. An
             offer that we read has one if prefill gave it one.
+        context_needed: A push by a prefill that has no contexts fails; else it goes without.
         ranks: Of prefill, which this worker of it holds, where others are asked themselves
             (workers.py); empty if it has to have all that we need.
     """
@@ -44,7 +45,15 @@ class Source:
     push: bool = False
     by_layer: bool = True
     context: bool = False
+    context_needed: bool = True
     ranks: Ranks = ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenSource(Source):
+    """Pages of a prompt whose first token came with the call that names them."""
+
+    first_token: int
 
 
 @dataclass(frozen=True, slots=True)

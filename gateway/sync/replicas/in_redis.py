@@ -101,8 +101,9 @@ many bytes of one, of all; the name of the field."""
 
 
 class RedisLoadEntries(LoadEntries):
-    def __init__(self, url: str, lease_seconds: float) -> None:
-        """Connects with the first exchange."""
+    def __init__(self, url: str, lease_seconds: float, key: str = LOAD_KEY) -> None:
+        """Connects with the first exchange; `key` is that of the set."""
+        self._key = key
         # Another one for each life of a process: what an earlier one left is not taken over.
         self._process = secrets.token_hex(8)
         self._lease_ms = int(lease_seconds * 1000)
@@ -112,7 +113,9 @@ class RedisLoadEntries(LoadEntries):
     async def exchange(self, entry: bytes | None) -> Mapping[str, bytes]:
         most = (MOST_ENTRY_BYTES, MOST_BYTES, MOST_PROCESSES)
         found: list[bytes] = await asked(
-            self._script(keys=[LOAD_KEY], args=[self._process, self._lease_ms, entry or b"", *most])
+            self._script(
+                keys=[self._key], args=[self._process, self._lease_ms, entry or b"", *most]
+            )
         )
         names = (name.decode(errors="replace") for name in found[::2])
         return dict(zip(names, found[1::2], strict=True))
@@ -120,7 +123,7 @@ class RedisLoadEntries(LoadEntries):
     async def close(self) -> None:
         # If it cannot be told, the lease ends it.
         with suppress(RedisError, OSError):
-            await self._redis.delete(f"{LOAD_KEY}:{self._process}")
+            await self._redis.delete(f"{self._key}:{self._process}")
         await self._redis.aclose()
 
 

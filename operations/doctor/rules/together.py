@@ -15,6 +15,7 @@ from pdgate.operations.doctor.checks import (
     NO_PAIR,
     ROLES_CROSSED,
     TOKENS_DIFFER,
+    TP_DIFFERS,
     VERSIONS_DIFFER,
     DoctorCheck,
     Finding,
@@ -87,6 +88,7 @@ def _version(seen: SeenEngine) -> str:
 
 _TOLD: dict[DoctorCheck, Tells] = {
     BLOCK_SIZE_DIFFERS: lambda seen: seen.block_tokens,
+    TP_DIFFERS: lambda seen: seen.tp,
     # "auto" is the type of the weights, which engines of one model have in common.
     KV_DTYPE_DIFFERS: lambda seen: seen.kv_dtype,
     VERSIONS_DIFFER: _version,

@@ -41,8 +41,9 @@ GATEWAYS: Final[Mapping[str, tuple[str, Sequence[str], str]]] = {
 WAYS: Final = [(name, model) for name, (_, models, _) in GATEWAYS.items() for model in models]
 
 LEASE_SECONDS: Final = 2
-FROZEN_SECONDS: Final = 3
-"""Of silence, after which gateways leave an engine; 10 by default."""
+FROZEN_SECONDS: Final = 8
+"""Of silence, after which gateways leave an engine; 10 by default. On a busy machine it takes more than 3 until all
+streams wait for it."""
 
 TOKENS: Final = 24
 SLOW_TOKEN_MS: Final = 20

@@ -4,7 +4,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.end_to_end.reference.fleet import Engine, Fleet, Pair, Route
+from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Pair, Route
 from tests.end_to_end.reference.test_same_tokens import PROMPTS, said
 from tests.support.waiting import wait_until
 
@@ -22,6 +22,11 @@ def hits(engine: Engine, medium: str) -> float:
 
 def written(engine: Engine, medium: str) -> float:
     return engine.metric("pdgate_engine_kv_tier_written_total", medium=medium)
+
+
+def complete(url: str, prompt: list[int]) -> None:
+    answer = HTTP.post(f"{url}/v1/completions", json={"prompt": prompt, "max_tokens": 1})
+    assert answer.status_code == 200, answer.text
 
 
 def test_prefill_and_decode_find_what_an_engine_that_is_gone_has_computed(
@@ -73,3 +78,34 @@ def test_a_changed_file_is_computed_again(fleet: Fleet, tmp_path: Path) -> None:
 
         assert second.metric("pdgate_engine_kv_tier_broken_total", medium="disk") == 1
         assert hits(second, "disk") == 0
+
+
+def test_a_call_goes_to_who_has_its_prefix_in_a_tier(tmp_path: Path) -> None:
+    """Its pages have forgotten it, as its events say, and the other engine has nothing else to do."""
+    prompts = [[first, *range(3, 258)] for first in range(60, 63)]
+    with ExitStack() as running:
+        own = Fleet(running, sys.executable)
+        events = ("--kv-events-port", "0", "--blocks", "20")
+        tier = ("--kv-tier", f"host={tmp_path / 'host'}:64")
+        with_tier = own.engine("plain", "plain", "shm", *events, *tier)
+        without = own.engine("plain", "plain", "shm", *events)
+        for prompt in prompts:
+            complete(with_tier.url, prompt)
+        wait_until(lambda: written(with_tier, "host") >= 3 * 16, "the prompts' blocks in the tier")
+        flags = ("--plain-policy", "prefix_then_load", "--kv-events", "ask")
+        instances = [f"--instance=role=plain,url={one.url}" for one in (without, with_tier)]
+        with own.serve(*flags, *instances) as gateway:
+            said = Engine(gateway.url, "", gateway.process)
+            wait_until(
+                lambda: (
+                    said.metric("pdgate_kv_event_tier_blocks", tier="host") >= 3 * 16
+                    and said.metric("pdgate_kv_event_cached_blocks") >= 16
+                ),
+                "word of the blocks",
+            )
+            # The first of them, which is in no engine's pages any more.
+            assert said.metric("pdgate_kv_event_cached_blocks") < 2 * 16
+            complete(gateway.url, [*prompts[0], 1, 2])
+
+        assert hits(with_tier, "host") == 16
+        assert without.metric("vllm:prompt_tokens_total") == 0

@@ -12,7 +12,7 @@ are not obvious have their reason beside them.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import files
 from pathlib import Path
 from typing import Any, Final
@@ -164,6 +164,7 @@ class Transfer:
         prefill_flag: The gateway's flag for a P at a url whose KV port is at an address.
         computed_by_decode: How many prompt tokens D computes of a call that crossed; the
             others count the last one as transferred, and compute it all the same.
+        more_env: Further variables of both instances.
     """
 
     name: str
@@ -172,13 +173,15 @@ class Transfer:
     prefill_flag: Callable[[str, str], Sequence[str]]
     port_variable: str = ""
     computed_by_decode: int = 0
+    more_env: Mapping[str, str] = field(default_factory=dict)
 
     def flags(self, role: str, api_port: int, kv_port: int) -> Sequence[str]:
         said = {**self.connector(api_port, kv_port), "kv_role": role}
         return "--kv-transfer-config", json.dumps(said)
 
     def env(self, kv_port: int) -> Mapping[str, str]:
-        return {self.port_variable: str(kv_port)} if self.port_variable else {}
+        kv = {self.port_variable: str(kv_port)} if self.port_variable else {}
+        return {**kv, **self.more_env}
 
 
 def _kv_address(url: str, kv: str) -> Sequence[str]:

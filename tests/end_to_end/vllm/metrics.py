@@ -15,7 +15,7 @@ SETTLE_SECONDS = 12
 POLL_SECONDS = 0.1
 
 
-def metric(engine: Engine, name: str, **labels: str) -> float:
+def metric(engine: Engine, name: str, /, **labels: str) -> float:
     """The sum of all series of `name` that carry `labels`; 0 when there is none."""
     with urllib.request.urlopen(f"{engine.url}/metrics", timeout=30) as answer:
         text = answer.read().decode()

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run.sh [PYTEST ARGUMENT...]: the gateway over stock vLLM 0.32 on the CPU, NIXL and Mooncake.
-# Without arguments all tests of this folder are run; with some, what these say.
+# run.sh [PYTEST ARGUMENT...]: the gateway over stock vLLM 0.32 on the CPU, NIXL and Mooncake; and what of our own
+# engine needs the PyTorch that comes with it (tests/engine/tensors). Without arguments all of these tests are run;
+# with some, what these say.
 #
 #   PYTHON          the Python that has pdgate and its test tools        (default: python3)
 #   PDGATE_CACHE    where vLLM is kept between runs, about 4 GB          (default: ~/.cache/pdgate)
@@ -60,6 +61,7 @@ else
     run=(env)
 fi
 
+[ "$#" != 0 ] || set -- "$here" tests/engine/tensors
 cores=$(nproc)
 export PDGATE_TEST_PROCESSES=${PDGATE_TEST_PROCESSES:-$((cores < 4 ? cores : 4))}
-exec "${run[@]}" bash tools/parallel_tests.sh "$python" -p no:cacheprovider --durations 15 "${@:-$here}"
+exec "${run[@]}" bash tools/parallel_tests.sh "$python" -p no:cacheprovider --durations 15 "$@"

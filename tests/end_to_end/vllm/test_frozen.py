@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from pdgate.lab.chaos import Program, running, until
-from tests.end_to_end.vllm.asking import prompt
+from tests.end_to_end.vllm.asking import client, complete, prompt
 from tests.end_to_end.vllm.engines import BLOCK, MODEL, Engine, Fleet, ready
 from tests.end_to_end.vllm.parts import frozen
 from tests.support.ports import LOOPBACK, free_port
@@ -40,8 +40,11 @@ WORKER_APART = ("--distributed-executor-backend", "mp")
 def engine(fleet: Fleet) -> Iterator[Engine]:
     with ExitStack() as stack:
         port = free_port()
-        process = fleet.start(stack, "frozen", port, WORKER_APART)
-        yield ready(process, port)
+        engine = ready(fleet.start(stack, "frozen", port, WORKER_APART), port)
+        # Compiling takes it seconds, which gateways would expect of its next calls.
+        with client(engine.url) as direct:
+            complete(direct, prompt(TOKENS, "warm"), max_tokens=4)
+        yield engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ async def site(engine: Engine) -> AsyncIterator[Site]:
     ):
         site = Site(program.ready_line.split()[-1], http, program)
         await until(site.all_up, "all engines to be up")
-        # Whoever has not served yet may be compiling.
+        # So that it is known how fast they are.
         async with asyncio.TaskGroup() as group:
             for number in range(STREAMS):
                 group.create_task(site.stream(number, f"warm {program.pid}", 4))

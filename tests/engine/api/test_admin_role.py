@@ -2,7 +2,7 @@
 
 import httpx2
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from pdgate.cluster.memory import MemoryDirectory
 from pdgate.engine.api import errors
@@ -16,9 +16,8 @@ KNOWS = {"authorization": f"Bearer {TOKEN}"}
 
 
 def client(roles: EngineRoles) -> httpx2.AsyncClient:
-    app = FastAPI()
+    app = Starlette(routes=routes(roles, TOKEN).routes)
     errors.install(app)
-    app.include_router(routes(roles, TOKEN))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://engine")
 
 

@@ -26,7 +26,12 @@ class Engine:
         self.blocks = NamedBlocks(layout, model, [memoryview(bytearray(layout.total_bytes))])
         specs = [TierSpec(medium, str(folder), most) for medium, folder in folders.items()]
         self.tiers = Tiers([Tier(spec) for spec in specs], self.blocks, model)
+        self.stirred: list[bool] = []
+        self.tiers.stir = lambda: self.stirred.append(True)
         self.pool = BlockPool(blocks, 4, tiers=self.tiers)
+
+    def news(self) -> list[tuple[str, bytes, bool]]:
+        return [(one.medium, one.block_hash, one.stored) for one in self.tiers.take_news()]
 
     def hashes(self, salt: str = "") -> list[bytes]:
         found: list[bytes] = []
@@ -212,3 +217,42 @@ def test_tiers_are_asked_from_the_fastest_on() -> None:
         specs_of(["disk=/a:2", "disk=/b:1"])
     with pytest.raises(ValueError, match="of its own"):
         specs_of(["host=/a:2", "disk=/b/../a:1"])
+
+
+def test_listeners_hear_what_each_tier_has_once_and_what_is_gone_from_it(
+    folders: dict[str, Path],
+) -> None:
+    engine = Engine(folders)
+    engine.compute()
+    hashes = engine.hashes()
+    assert engine.news() == [(tier, name, True) for name in hashes for tier in ("host", "disk")]
+    assert engine.stirred
+
+    for file in folders["host"].iterdir():
+        file.unlink()
+    engine.pool = BlockPool(4, 4, tiers=engine.tiers)
+    engine.found()
+
+    # Disk still has them; the host's memory has lost them, and is given them anew.
+    assert engine.news() == [("host", name, there) for name in hashes for there in (False, True)]
+
+
+def test_an_engine_says_of_blocks_that_others_wrote_that_it_can_have_them(
+    folders: dict[str, Path],
+) -> None:
+    Engine(folders).compute()
+    other = Engine(folders)
+    other.found()
+
+    assert {name for _, name, stored in other.news() if stored} == set(other.hashes())
+
+
+def test_what_a_tier_drops_for_room_is_told(tmp_path: Path) -> None:
+    most = LAYOUT.block_bytes
+    engine = Engine({"disk": tmp_path / "disk"}, most=most)
+    engine.compute()
+
+    told: set[bytes] = set()
+    for _, name, stored in engine.news():
+        (told.add if stored else told.discard)(name)
+    assert len(told) == len(list((tmp_path / "disk").iterdir())) < 3

@@ -39,6 +39,7 @@ def test_all_protocols_are_there() -> None:
         "ascend-layerwise",
         "decode-first",
         "lmcache",
+        "lmdeploy",
         "mori-io",
         "neuron",
         "offload-p2p",

@@ -18,6 +18,7 @@ def test_pages_that_do_not_fit_are_refused_with_both_numbers(dialect: str, backe
         with closing(
             FakeCore(backend, pair.protocol, "decode", layout=wide, peer=pair.d.peer)
         ) as d:
+            pair.join(d)
             d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
 
             error = d.result()
@@ -31,6 +32,7 @@ def test_another_model_is_refused(dialect: str, backend: str) -> None:
         closing(Pair(dialect, backend)) as pair,
         closing(FakeCore(backend, pair.protocol, "decode", model="m2", peer=pair.d.peer)) as d,
     ):
+        pair.join(d)
         d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
 
         error = d.result()
@@ -49,6 +51,7 @@ def test_engines_may_have_different_numbers_of_blocks(dialect: str, backend: str
         with closing(
             FakeCore(backend, pair.protocol, "decode", layout=small, peer=pair.d.peer)
         ) as d:
+            pair.join(d)
             d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
 
             assert d.result() is None

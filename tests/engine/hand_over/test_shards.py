@@ -1,4 +1,8 @@
-"""Engines whose KV is split over different numbers of shards hand it over all the same."""
+"""Engines whose KV is split over different numbers of shards hand it over all the same.
+
+For lmdeploy that is true of our engines only, which are joined here by hand: LMDeploy's D would die of it, and a gateway
+joins no such pair (tests/forwarders/test_joins.py).
+"""
 
 from contextlib import closing
 from dataclasses import replace
@@ -23,6 +27,7 @@ def test_every_shard_of_decode_gets_its_heads(
         closing(Pair(dialect, backend, layout=p_layout)) as pair,
         closing(FakeCore(backend, pair.protocol, "decode", layout=d_layout, peer=pair.d.peer)) as d,
     ):
+        pair.join(d)
         d.load(pair.to_decode(prefill(pair)), D_BLOCKS)
 
         assert d.result() is None

@@ -1,11 +1,16 @@
 """The end of an engine of several ranks, with all of its processes: nothing of it stays behind."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -54,12 +59,35 @@ def test_no_process_stays_behind_an_engine_that_is_killed() -> None:
         wait_until(lambda: not any(map(runs, ranks + movers)), "the end of ranks and movers")
 
 
-def test_an_engine_ends_with_a_sentence_when_a_rank_is_killed() -> None:
-    with child(COMMAND) as engine:
-        engine.wait_for_line("pdgate engine ready")
-        ranks = ranks_of(engine.pid)
+def completion(url: str, *, stream: bool) -> Any:
+    """An answer that takes longer than the test."""
+    body = {"prompt": "Once", "max_tokens": 1000, "ignore_eos": True, "stream": stream}
+    asked = Request(f"{url}/v1/completions", json.dumps(body).encode())
+    asked.add_header("content-type", "application/json")
+    return urlopen(asked, timeout=PATIENCE_SECONDS)
 
-        os.kill(ranks[2], signal.SIGKILL)
+
+def test_an_engine_whose_rank_is_killed_answers_its_calls_and_ends_with_a_sentence() -> None:
+    with (
+        child([*COMMAND, "--min-itl-ms", "100"]) as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        url = engine.wait_for_line(r"pdgate engine ready (\S+)")[1]
+        ranks = ranks_of(engine.pid)
+        whole = pool.submit(completion, url, stream=False)
+        with completion(url, stream=True) as stream:
+            assert stream.readline().startswith(b"data: ")
+
+            os.kill(ranks[2], signal.SIGKILL)
+
+            said = stream.read()
+        assert b"error" in said
+        assert b"[DONE]" not in said.split(b"error")[0]
+        with pytest.raises(HTTPError) as refused, whole.result():
+            pass
+        with refused.value as answer:
+            assert answer.code == 500
+            assert "the engine core died" in json.load(answer)["error"]["message"]
 
         assert engine.wait_for_end() == 1
         why = f"rank 2 (pid {ranks[2]}) has ended: killed by signal 9"

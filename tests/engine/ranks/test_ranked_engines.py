@@ -10,29 +10,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 
-from pdgate.engine.cache.memory import PagedKv
-from pdgate.engine.core import EngineCore
-from pdgate.engine.hand_over.two_sided import TwoSided
-from pdgate.engine.layout import Layout
-from pdgate.engine.meeting import met
 from pdgate.engine.pace import StepPace
 from pdgate.engine.ranks import crew
-from pdgate.engine.ranks.connector import RanksConnector
-from pdgate.engine.ranks.seats import stages
 from pdgate.engine.request import Output, Sampling
-from pdgate.engine.settings import EngineRole, EngineSettings
 from pdgate.forwarders.base import Mode
 from pdgate.protocols.dialects import decode_first
-from pdgate.transfer import registry
-from pdgate.transfer.runtime.fleet import Identity
-from tests.support.core_pairs import Crossing, Row, Side, Watched, side, until
-from tests.support.engine_cores import GREEDY, Engine, ask, engine, layout, tiny, tokens_of
+from tests.support.core_pairs import Crossing, Row, Side, until
+from tests.support.engine_cores import GREEDY, ask, engine, tokens_of
 from tests.support.kv_backends import require
 from tests.support.metaserver import Metaserver
+from tests.support.ranked_engines import Ranks, alone, ended_for_good, holds_nothing, pids, ranked
 from tests.support.redis import redis_server
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
@@ -45,60 +35,6 @@ ASKED = {
     ),
 }
 """Prompts of several blocks, the last of them not full, and how to answer."""
-
-
-class Ranks(NamedTuple):
-    tp: int = 1
-    pp: int = 1
-
-    def layout(self) -> Layout:
-        where = layout(32, 16, self.tp)
-        return replace(where, stages=stages(where.layers, self.pp))
-
-    def __str__(self) -> str:
-        return f"tp{self.tp}pp{self.pp}"
-
-
-def ranked(
-    stack: ExitStack,
-    role: EngineRole,
-    row: Row,
-    backend: str,
-    ranks: Ranks,
-    lost: list[str],
-    queue: str = "",
-) -> Side:
-    """A running engine that ends with the stack; with several ranks they are processes."""
-    where = ranks.layout()
-    made = Engine(memoryview(b""))
-    settings = EngineSettings(
-        role=role, protocol=row.protocol, transfer=backend, tp=ranks.tp, pp=ranks.pp, queue=queue
-    )
-
-    def core(memory: PagedKv) -> EngineCore:
-        made.core = Watched(tiny(), where, memory, made.deliver)
-        return made.core
-
-    of, connector = met(settings, core, where, "tiny", 1, Identity(), lost.append, stack)
-    of.connect(connector)
-    of.start()
-    stack.callback(of.stop)
-    assert isinstance(of, Watched)
-    assert isinstance(connector, TwoSided | RanksConnector)
-    return Side(made, of, connector, 1)
-
-
-def alone(stack: ExitStack, role: EngineRole, row: Row, pace: StepPace | None = None) -> Side:
-    """A running engine of one process, which keeps pages for readers for a moment only."""
-    backend = registry.load("tcp")
-    stack.callback(backend.close)
-    where = layout(32)
-    return side(stack, role, row.protocol, backend, where, pace=pace, lease_seconds=2.0)
-
-
-def pids(of: Side) -> list[int]:
-    assert isinstance(of.connector, RanksConnector)
-    return of.connector._crew.pids
 
 
 NIXL = Row("vllm-nixl", Mode.STAGED)
@@ -223,20 +159,6 @@ def check(
                 lambda: decode.connector.gauges().get(up, ("", 0))[1] == 1, "the queue's metrics"
             )
     assert not lost
-
-
-def holds_nothing(of: Side) -> bool:
-    return of.core.gauges.blocks_used == 0
-
-
-def ended_for_good(of: Side, lost: list[str]) -> None:
-    wait_until(lambda: not of.core.alive, "the engine has ended")
-    assert len(lost) == 1
-    assert of.core.gauges.blocks_used == 0
-    assert of.core.trouble
-    for pid in pids(of):
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 def test_a_rank_that_is_killed_ends_its_engine_and_no_page_stays_in_use() -> None:

@@ -51,7 +51,7 @@ async def last(gateway: Gateway, *asked: Any, **said: Any) -> Engine:
 
 async def test_nothing_passes_unless_it_is_asked_for() -> None:
     async with gateway_of(*fleet()) as gateway:
-        said = await gateway.http.post("/v1/audio/speech", json={"model": "a"})
+        said = await gateway.http.post("/v1/audio/voices", json={"model": "a"})
 
         assert said.status_code == 404
 

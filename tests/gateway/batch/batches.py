@@ -25,6 +25,8 @@ from tests.support.waiting import until
 
 CLOSING: Final = as_json(ANSWER, b"200 OK", b"connection: close")
 """A call that is held is the last one of its connection."""
+STATE = ""
+"""URL of the Redis that has the state (the fixture `state_url`); empty for SQLite."""
 ENDED: Final = ("completed", "failed", "expired", "cancelled")
 
 
@@ -50,7 +52,11 @@ async def serving(
     tmp_path: Path, *engines: Engine, key: str = "none", **more: Any
 ) -> AsyncIterator[tuple[Gateway, AsyncOpenAI]]:
     batch = more.pop("batch", {})
-    section = BatchSection(folder=str(tmp_path / "batch"), **batch)
+    folder = tmp_path / "batch"
+    if STATE:
+        # Where they are without a storage.
+        batch = {"state": STATE, "storage": f"file://{folder}/files", **batch}
+    section = BatchSection(folder=str(folder), **batch)
     async with (
         gateway_of(*engines, batch=section, **more) as gateway,
         client_of(gateway, key) as client,

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import resource
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -12,8 +13,10 @@ from typing import Any
 import openai
 import pytest
 
-from pdgate.gateway.batch import answering
+from pdgate.gateway.batch import answering, runner
+from pdgate.gateway.batch.objects import BatchObject, StoredFile
 from pdgate.gateway.batch.routes import MOST_UPLOADS
+from pdgate.gateway.batch.sqlite import SqliteState
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.call import CHAT
@@ -44,7 +47,10 @@ from tests.support.fleet import (
 from tests.support.raw_server import Peer
 from tests.support.waiting import until
 
+ANY_STATE = pytest.mark.usefixtures("state_url")
 
+
+@ANY_STATE
 @pytest.mark.usefixtures("front_end")
 @pytest.mark.parametrize("front_end", ["hot", "asgi", "hypercorn"], indirect=True)
 async def test_the_openai_client_takes_a_batch_from_file_to_answers(tmp_path: Path) -> None:
@@ -122,6 +128,7 @@ async def test_a_broken_line_has_its_error_line_and_loses_no_other(tmp_path: Pat
         assert over.request_counts.to_dict() == {"total": 10, "completed": 2, "failed": 8}
 
 
+@ANY_STATE
 async def test_after_the_end_of_a_process_only_lines_that_were_under_way_are_asked_again(
     tmp_path: Path,
 ) -> None:
@@ -152,6 +159,7 @@ async def test_after_the_end_of_a_process_only_lines_that_were_under_way_are_ask
         ]
 
 
+@ANY_STATE
 async def test_a_cancelled_batch_ends_its_calls_and_keeps_what_is_there(tmp_path: Path) -> None:
     held = Held()
     async with serving(tmp_path, plain(held), batch={"concurrency": 1}) as (_, client):
@@ -172,6 +180,7 @@ async def test_a_cancelled_batch_ends_its_calls_and_keeps_what_is_there(tmp_path
             await client.batches.cancel("batch_of_nobody")
 
 
+@ANY_STATE
 async def test_what_is_not_done_when_its_time_is_over_is_an_error_line(tmp_path: Path) -> None:
     held = Held()
     async with serving(tmp_path, plain(held), batch={"concurrency": 1}) as (_, client):
@@ -219,6 +228,7 @@ def key(name: str) -> ApiKeyEntry:
     return ApiKeyEntry(name=name, sha256=sha256(f"pdg-{name}".encode()).hexdigest())
 
 
+@ANY_STATE
 async def test_an_owner_sees_and_reaches_its_own_alone(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"api_keys": (key("a"), key("b")), "key": "pdg-a"}
     async with serving(tmp_path, plain(), **keys) as (gateway, client):
@@ -246,6 +256,7 @@ async def test_an_owner_sees_and_reaches_its_own_alone(tmp_path: Path) -> None:
                 await stranger.files.list()
 
 
+@ANY_STATE
 @pytest.mark.usefixtures("front_end")
 async def test_what_is_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     held = Held()
@@ -299,6 +310,7 @@ async def test_its_routes_never_pass_to_an_engine(tmp_path: Path) -> None:
         assert engine.calls == []
 
 
+@ANY_STATE
 async def test_an_input_that_is_lost_ends_the_batch_which_keeps_its_answers(tmp_path: Path) -> None:
     held = Held()
     engine = plain(held)
@@ -391,6 +403,34 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+async def test_two_tries_to_end_a_batch_write_no_content_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may be of a process that has lost the lead and goes on: it must not replace what is there by then."""
+    monkeypatch.setattr(runner, "PAUSE_SECONDS", 0.1)
+    finish, refused = SqliteState.finish, list[list[StoredFile]]()
+
+    async def once(self: SqliteState, over: BatchObject, files: Sequence[StoredFile]) -> bool:
+        if not refused:
+            refused.append(list(files))
+            return False
+        return await finish(self, over, files)
+
+    monkeypatch.setattr(SqliteState, "finish", once)
+    async with serving(tmp_path, plain()) as (_, client):
+        over = await ended(client, (await begun(client, jsonl(line("a"), b"{"))).id)
+
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a"]
+    first = {file.id for file in refused[0]}
+    taken = {over.input_file_id, str(over.output_file_id), str(over.error_file_id)}
+    assert len(first) == 2
+    assert {path.name for path in (tmp_path / "batch" / "files").iterdir()} == first | taken
+    state = SqliteState(tmp_path / "batch")
+    assert set(await state.loose(time.time() + runner.WRITTEN_SECONDS, 9)) == first
+    await state.close()
+
+
+@ANY_STATE
 async def test_a_drain_lets_lines_end_and_begins_no_other(tmp_path: Path) -> None:
     held = Held()
     engine = plain(held)
@@ -415,6 +455,7 @@ async def test_a_drain_lets_lines_end_and_begins_no_other(tmp_path: Path) -> Non
         assert [body["seed"] for body in again.bodies] == [2]
 
 
+@ANY_STATE
 async def test_so_many_files_come_at_once_and_no_more(tmp_path: Path) -> None:
     async with serving(tmp_path, plain()) as (gateway, client):
         files = tmp_path / "batch" / "files"
@@ -453,6 +494,7 @@ async def beginning(gateway: Gateway) -> asyncio.StreamWriter:
     return writer
 
 
+@ANY_STATE
 async def test_a_file_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path, plain()) as (gateway, client):
         writer = await beginning(gateway)

@@ -167,7 +167,7 @@ def test_workers_get_the_same_settings(read: Read) -> None:
 def test_every_misspelling_gets_a_known_key(key: str, data: st.DataObject) -> None:
     """A letter is lost; what is proposed exists, and is the one it was for long names."""
     *sections, name = key.split(".")
-    if {"instances", "models", "api_keys"} & set(sections):
+    if {"instances", "models", "api_keys", "shares", "tenants"} & set(sections):
         return
     lost = data.draw(st.integers(0, len(name) - 1))
     misspelt = name[:lost] + name[lost + 1 :]
@@ -205,3 +205,18 @@ def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
     assert rule_of(ruled) == UncachedTokensAbove()
     assert Targets(**Settings().targets.model_dump()) == Targets()
     assert Limits(**Settings().admission.model_dump()) == Limits()
+
+
+def test_engines_that_one_process_joins_have_a_gateway_of_one_worker() -> None:
+    """Each worker would join the pairs anew, and part those of the other."""
+    engines = [{"role": "prefill", "url": "http://p:1"}, {"role": "decode", "url": "http://d:1"}]
+    keys: dict[str, Any] = {"pdd_protocol": "lmdeploy", "instances": engines}
+
+    assert load(None, {**keys, "listen.workers": 1}).fleet
+    with pytest.raises(ConfigError, match="'workers': engines of lmdeploy are joined by one"):
+        load(None, {**keys, "listen.workers": 2})
+
+
+def test_control_of_engines_needs_an_admin_token(read: Read) -> None:
+    with pytest.raises(ConfigError, match=r"'control.enabled' needs 'admin_token_file'"):
+        read("[control]\nenabled = true\n")

@@ -227,7 +227,7 @@ def test_blocks_whose_parent_is_unknown_have_no_place() -> None:
     fleet.says("a", cache.stored(TOKENS, 30))
 
     assert fleet.share(completion(TOKENS)) == 0
-    assert fleet.translation.cached("a", 0).orphans == 30
+    assert fleet.translation.cached("a", 0).pages.orphans == 30
 
 
 def test_layers_that_keep_a_window_only_do_not_count() -> None:

@@ -256,7 +256,7 @@ async def test_a_batch_that_is_too_large_to_read_leaves_nothing_known_of_the_eng
         a.publish([KvCache().stored(TOKENS)])
         async with watching(known(instance("a")), Engines(a=[a])) as watch:
             await until(lambda: stored(watch) == 60, "its blocks")
-            cached = watch.translation.cached("a", 0)
+            cached = watch.translation.cached("a", 0).pages
             assert len(cached) == 60
 
             heard = watch.subscriptions.engines["a"].heard[0]

@@ -55,6 +55,25 @@ def test_a_leg_of_an_engine_that_answers_nothing_ends_within_two_seconds_of_the_
     assert SECONDS <= sweep_until_the_end(detector(leg), leg) <= SECONDS + 2
 
 
+def test_an_engine_that_was_told_to_stand_still_is_silent_from_when_it_may_go_on() -> None:
+    leg, still = Leg(D0), [True]
+    endpoints = Endpoints([D0])
+    endpoints.mark_up(D0.id, ["m"])
+    watching = Detector(
+        lambda: [leg], endpoints, SECONDS, lambda _: None, stopped=lambda _: still[0]
+    )
+    now = 0.0
+    while now < 6 * SECONDS:
+        now += SWEEP_SECONDS
+        watching.sweep(now)
+    assert not leg.ended
+    still[0] = False
+    while not leg.ended:
+        now += SWEEP_SECONDS
+        watching.sweep(now)
+    assert 7 * SECONDS <= now <= 7 * SECONDS + 2
+
+
 def test_a_leg_that_came_just_before_the_end_does_not_wait_as_long_again() -> None:
     legs: list[Leg] = []
     watching = detector_of(legs)
@@ -74,6 +93,43 @@ def test_a_leg_that_came_just_before_the_end_does_not_wait_as_long_again() -> No
         now += SWEEP_SECONDS
         watching.sweep(now)
         assert now <= SECONDS + 3
+
+
+def test_a_leg_that_comes_while_another_waits_does_not_wait_as_long_again_if_that_one_ends() -> (
+    None
+):
+    """As one that decode gives up by itself, or whose client goes."""
+    first, late = Leg(D0), Leg(D0)
+    legs = [first]
+    watching = detector_of(legs)
+    now = 0.0
+    late.has_begun = False
+    while not late.ended:
+        now += SWEEP_SECONDS
+        if now == SECONDS - 2:
+            late.heard = now - 0.1
+            legs.append(late)
+        if now == SECONDS - 1:
+            legs.remove(first)
+        watching.sweep(now)
+        assert now <= SECONDS + 2
+
+
+def test_a_leg_that_comes_after_another_has_ended_is_given_its_own_time() -> None:
+    first, late = Leg(D0), Leg(D0)
+    legs = [first]
+    watching = detector_of(legs)
+    now = 0.0
+    late.has_begun = False
+    while not late.ended:
+        now += SWEEP_SECONDS
+        if now == SECONDS - 2:
+            legs.remove(first)
+        if now == SECONDS - 1:
+            late.heard = now - 0.1
+            legs.append(late)
+        watching.sweep(now)
+    assert 2 * SECONDS - 1.5 <= now <= 2 * SECONDS + 2
 
 
 def test_time_in_which_nobody_listened_is_no_silence() -> None:

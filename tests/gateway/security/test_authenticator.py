@@ -98,6 +98,11 @@ def test_a_key_is_for_its_models_only() -> None:
     assert authenticator.key_states["team-a"].running == 1
 
 
+def left(authenticator: Authenticator) -> tuple[bytes, ...]:
+    """Limit, remaining and reset, as clients are told; nothing where they are not."""
+    return tuple(said for _, said in authenticator.key_states["team-a"].calls_headers())
+
+
 def test_calls_at_once_are_limited_until_one_leaves() -> None:
     authenticator = Authenticator([replace(KEY, max_calls=2)])
     first = enter(authenticator, bearer(), "m")
@@ -123,7 +128,16 @@ def test_calls_a_minute_are_limited_and_the_client_told_when_to_come_back() -> N
     clock.now = 10.0
 
     assert caught.value.retry_after_seconds == 10
+    assert dict(caught.value.limits) == {
+        b"x-ratelimit-limit-requests": b"6",
+        b"x-ratelimit-remaining-requests": b"0",
+        b"x-ratelimit-reset-requests": b"1m0s",
+    }
     assert enter(authenticator, bearer(), "m")
+    assert left(authenticator) == (b"6", b"0", b"1m0s")
+    clock.now = 35.0
+    assert enter(authenticator, bearer(), "m")
+    assert left(authenticator) == (b"6", b"1", b"45s")
 
 
 def test_calls_that_come_together_are_no_more_than_a_minutes() -> None:
@@ -162,7 +176,9 @@ def test_limits_are_divided_among_workers() -> None:
     enter(authenticator, bearer(), "m")
     with pytest.raises(RateLimited, match="a minute"):
         enter(authenticator, bearer(), "m")
+    assert left(authenticator) == (b"1", b"0", b"45s")
     authenticator.admit([replace(KEY, max_calls=5)])
+    assert left(authenticator) == ()
     enter(authenticator, bearer(), "m")
     with pytest.raises(RateLimited, match="running"):
         enter(authenticator, bearer(), "m")
@@ -183,6 +199,33 @@ def test_keys_change_while_calls_run() -> None:
         authenticator.screen(bearer())
     running.leave()
     assert enter(authenticator, bearer(), "m").calls == 2
+
+
+def test_a_share_of_an_uneven_limit_is_told_too() -> None:
+    """Some are a rounding above a minute when they are used up."""
+    for limit in range(1, 300):
+        keys = [replace(KEY, calls_per_minute=limit)]
+        authenticator = Authenticator(keys, workers=37, clock=Clock())
+        key_state = authenticator.key_states["team-a"]
+        assert key_state._bucket is not None
+        key_state._bucket.level = 0.0
+        assert left(authenticator) == (b"%d" % max(1, limit // 37), b"0", b"1m0s")
+
+
+def test_a_changed_limit_does_not_begin_a_minute_anew() -> None:
+    clock = Clock()
+    authenticator = Authenticator([replace(KEY, calls_per_minute=6)], clock=clock)
+    for _ in range(6):
+        enter(authenticator, bearer(), "m").leave()
+
+    authenticator.admit([replace(KEY, calls_per_minute=8)])
+
+    assert left(authenticator) == (b"8", b"2", b"45s")
+    for _ in range(2):
+        enter(authenticator, bearer(), "m").leave()
+    with pytest.raises(RateLimited) as caught:
+        enter(authenticator, bearer(), "m")
+    assert dict(caught.value.limits)[b"x-ratelimit-remaining-requests"] == b"0"
 
 
 def test_headers_that_are_remembered_are_bounded() -> None:

@@ -88,6 +88,21 @@ async def test_the_same_on_other_routes() -> None:
             assert answer.count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("line", [b"POST " + CHAT.encode(), b"GET /health", b"POST /v1/rerank"])
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize("hosts", [b"host: a\r\nhost: a\r\n", b"host: a\r\nHOST: b\r\n"])
+async def test_a_request_has_one_host(line: bytes, hosts: bytes, version: bytes) -> None:
+    """Of two a proxy before us may have obeyed the other one (RFC 9112, section 3.2)."""
+    request = line + b" HTTP/%s\r\n" % version + hosts + b"content-length: 2\r\n\r\n{}" + SECOND
+    async with gateway_of(Engine(Role.PLAIN)) as gateway:
+        answer = await said(gateway, request)
+
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert b"one Host header" in answer
+        assert not gateway.engines[0].calls
+
+
 async def test_a_request_after_the_last_one_is_none() -> None:
     async with gateway_of(Engine(Role.PLAIN)) as gateway:
         answer = await said(gateway, ask(b"connection: close") + SECOND)

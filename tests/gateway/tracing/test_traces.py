@@ -8,23 +8,34 @@ from typing import Any
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from wsproto.events import AcceptConnection, CloseConnection
 
 from pdgate.gateway.config.sections import TracingSection
+from pdgate.gateway.tracing import export
 from pdgate.gateway.tracing.conventions import asked
 from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import encode
 from pdgate.protocols.instance import Role
+from tests.gateway.realtime.site import PATH, SocketEngine
 from tests.support.answers import piece, usage
 from tests.support.fleet import Engine, as_json, breaks_off, gateway_of, says, streams
 from tests.support.otlp import Collected, attributes, collector
 from tests.support.raw_server import Request
 from tests.support.scripted import call_of
+from tests.support.sockets import dialled
+from tests.support.waiting import until
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CALLED_FROM = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=abc"}
 DONE = b"data: [DONE]\n\n"
 
-pytestmark = pytest.mark.usefixtures("front_end")
+pytestmark = pytest.mark.usefixtures("front_end", "patient")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left at a gateway's end is sent, also where that takes seconds."""
+    monkeypatch.setattr(export, "LAST_SECONDS", 60.0)
 
 
 def split_fleet() -> tuple[Engine, Engine]:
@@ -247,3 +258,26 @@ async def test_a_call_log_names_the_trace(caplog: pytest.LogCaptureFixture) -> N
 
     (line,) = (found for found in caplog.records if found.name == "pdgate.calls")
     assert f'"trace_id": "{TRACE}"' in line.message
+
+
+async def test_a_session_is_one_trace_that_its_engine_is_told_of() -> None:
+    engine = SocketEngine()
+    async with collector() as collected:
+        tracing = TracingSection(endpoint=collected.url)
+        async with gateway_of(engine, tracing=tracing) as gateway:
+            client = await dialled(gateway.port, f"{PATH}?model=m", *CALLED_FROM.items())
+            assert isinstance(await client.hear(), AcceptConnection)
+            there = await engine.sessions.get()
+            await client.say(CloseConnection(code=1000))
+            await there.farewell()
+            there.closed.set()
+            await until(lambda: gateway.drain._calls() == 0, "the session's end")
+
+    root, leg = collected.one("pd.request"), collected.one("pd.decode")
+    assert (root.trace_id.hex(), root.parent_span_id.hex()) == (TRACE, CALLER)
+    found = attributes(root)
+    assert (found["url.path"], found["gen_ai.operation.name"]) == (PATH, "realtime")
+    assert (found["http.response.status_code"], found["pdgate.outcome"]) == (101, "ok")
+    (asked,) = engine.calls
+    assert told(asked) == said_of(leg)
+    assert asked.header(b"tracestate") == b"vendor=abc"

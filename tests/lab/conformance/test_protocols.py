@@ -25,6 +25,7 @@ HARMLESS = tuple(one.id for one in CHECKS if one.id not in HARMS)
 LATELY = {
     "ascend-layerwise",
     "lmcache",
+    "lmdeploy",
     "mori-io",
     "offload-p2p",
     "store-mediated",

@@ -121,3 +121,17 @@ def test_a_clock_is_compared_by_its_date_header(
     found = parsing.skew(date, between)
 
     assert found == (None if skew is None else pytest.approx(skew, abs=1e-3))
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'"{\\"tp_size\\": 2, \\"block_size\\": 64}"', {"tp": 2, "block_tokens": 64}),
+        (b'"{\\"tp_size\\": \\"all\\"}"', {}),
+        (b'{"tp_size": 2}', {}),
+        (b'"no"', {}),
+        (b"", {}),
+    ],
+)
+def test_what_lmdeploy_says_of_its_cache(body: bytes, told: dict[str, int]) -> None:
+    assert parsing.lmdeploy_info(body) == told

@@ -139,6 +139,7 @@ CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.MAX_MODEL_LEN_DIFFERS, lambda: decode_is(cards={"m": Card("/models/m", 4096)})),
     (checks.VERSIONS_DIFFER, lambda: decode_is(version="0.32.1")),
     (checks.BLOCK_SIZE_DIFFERS, lambda: decode_is(block_tokens=32)),
+    (checks.TP_DIFFERS, lambda: well(fleet=[seen(PREFILL, tp=1), seen(DECODE, tp=2)])),
     (checks.KV_DTYPE_DIFFERS, lambda: decode_is(kv_dtype="fp8")),
     (checks.LEASE_DIFFERS, lambda: prefill_is(connector=SeenConnector(lease_seconds=8.0))),
     (checks.TOKENS_DIFFER, lambda: decode_is(text_tokens=(1, 3, 2), chat_tokens=(1, 3, 2))),

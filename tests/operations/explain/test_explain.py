@@ -185,3 +185,26 @@ def test_the_same_time_does_not_stand_twice(first: float, shown: bool) -> None:
 
     assert "kv_wait 30.0" in line
     assert ("decode_first_byte" in line) is shown
+
+
+def test_who_gave_way_and_for_how_long_is_told() -> None:
+    lines = story({"id": "mine", "gave_way_ms": [[12.5, 40.0], [50.0, 61.25]], "made_way": 2})
+
+    assert [line.strip() for line in lines[1:]] == [
+        "2 running calls of less urgency gave way to it, as it would have been late",
+        "it gave way to a more urgent call at 12.5 ms, and went on at 40.0 ms",
+        "it gave way to a more urgent call at 50.0 ms, and went on at 61.2 ms",
+    ]
+
+
+def test_a_session_is_told_by_what_passed_and_how_it_ended() -> None:
+    session = {
+        "seconds": 61.24, "ended_by": "closed", "close_code": 1000,
+        "messages": {"client": 640, "engine": 97}, "bytes": {"client": 2621440, "engine": 11873},
+    }  # fmt: skip
+    passed = "640 messages (2621440 bytes) of the client, 97 messages (11873 bytes) of the engine"
+    assert story({"id": "c", "session": session})[1] == (
+        f"  a session: open for 61.2 s, then closed (1000); {passed}"
+    )
+    runs = {**session, "ended_by": None, "close_code": None}
+    assert story({"id": "c", "session": runs})[1] == f"  a session: open for 61.2 s; {passed}"

@@ -10,6 +10,7 @@ from pdgate.scheduling.admission.others import OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import SharedEndpoint
+from pdgate.scheduling.pipeline.scorers import waiting_seconds
 from pdgate.scheduling.status import Status
 
 
@@ -185,3 +186,16 @@ def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:
     strict = Room(Limits(prefill_seconds=1.0, step_seconds=0.001))
     decode.calls, decode.tokens = 5, 5_000
     assert strict.for_one_more(eligible, begun=5, beginning=0)
+
+
+def test_an_engine_with_nothing_to_read_has_room_though_it_is_slow_to_begin() -> None:
+    eligible = pairs([0], [None])
+    (prefill,) = eligible.up[Role.PREFILL]
+    for tokens in (100, 1000, 10_000):
+        prefill.latency.has_read(tokens, 0, 2 + tokens / 100_000, None)
+    room = Room(Limits(prefill_seconds=1))
+    assert waiting_seconds(prefill) > 1
+
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+    prefill.unread_tokens = 1
+    assert not room.for_one_more(eligible, begun=0, beginning=0)

@@ -1,12 +1,13 @@
 """Each wait for a device, taken away: then a hand-over brings stale bytes, or says that it is done
-while it is not. The table of docs/device-memory.md is this list.
+while it is not. The table of docs/device-memory.md is this list, and a wait that is not in it fails a test.
 """
 
+import ast
 import importlib
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +98,35 @@ def cancelled(backend: str) -> None:
             assert ours.idle
         finally:
             go_on.set()
+
+
+def cancelled_between_allocations() -> None:
+    """As `cancelled`, where the device copies from the peer's memory by itself: it has some of the pages still to copy."""
+    ours, theirs = new_device(0), new_device(1)
+    pages, size = 64, 512
+    reached, go_on = threading.Event(), threading.Event()
+    copy = ours.copy
+
+    def then_waits(stream: DeviceStream, pieces: Sequence[tuple[int, int, int]]) -> None:
+        copy(stream, pieces)
+        reached.set()
+        assert go_on.wait(SECONDS)
+
+    with closing(registry.load("cuda-ipc")) as one, closing(registry.load("cuda-ipc")) as other:
+        mine, its = (
+            Buffer(one, ours, bytes(pages * size)),
+            Buffer(other, theirs, bytes(pages * size)),
+        )
+        ours.copy = then_waits  # type: ignore[method-assign]
+        turned = [Range(at * size, (pages - 1 - at) * size, size) for at in range(pages)]
+        transfer = one.read(mine.region, its.region.descriptor, turned, SECONDS)
+        try:
+            assert reached.wait(SECONDS)
+            transfer.cancel()
+        finally:
+            go_on.set()
+        assert transfer.settle(SECONDS)
+        assert ours.idle
 
 
 @dataclass(frozen=True)
@@ -208,7 +238,50 @@ WAITS = [
         lambda: cancelled("shm"),
         "if True:",
     ),
+    Wait(
+        "all copies of a transfer that was cancelled, before its pages are used again (cuda-ipc)",
+        "cuda_ipc.backend",
+        "_stream",
+        "quiet(stream)",
+        cancelled_between_allocations,
+    ),
 ]
+
+MEANS: dict[tuple[str, str, str], str] = {
+    (
+        "messenger.service",
+        "_Conversation._offer",
+        "self._await(offer, _within(ask.read_seconds))",
+    ): ("calls the function whose wait is listed"),
+    (
+        "device.base",
+        "DeviceStream.synchronize",
+        "self.record().synchronize()",
+    ): "what waits are made of",
+    (
+        "device.base",
+        "Device.put",
+        "stream.synchronize()",
+    ): "for tests and benchmarks, which call it",
+    ("device.base", "Device.get", "stream.synchronize()"): "the same",
+    ("device.staging", "quiet", "stream.synchronize()"): "what waits are made of",
+    ("device.staging", "Lane._await", "if not wait(event, math.inf, self.stop):"): "the same",
+    (
+        "device.staging",
+        "Staging.taken",
+        "with lane.left_quiet():",
+    ): "the block whose end is Lane.left_quiet's wait",
+    (
+        "messenger.service",
+        "_Conversation._await",
+        "if wait(offer.after, time.monotonic() + seconds, self._line.gone):",
+    ): ("the wait that the line of WAITS lets in"),
+}
+"""Where else it is waited for a device, and why no row of WAITS takes that away."""
+
+WAITING = {"wait", "quiet", "synchronize", "left_quiet", "_await"}
+"""Names by which transfer/ waits for a device; `wait` where it is device/base.py's."""
+KINDS_OF_DEVICES = {"device.cuda", "device.fake"}
 
 
 @pytest.fixture(autouse=True)
@@ -231,14 +304,58 @@ def take_away(one: Wait, monkeypatch: pytest.MonkeyPatch) -> None:
     source = inspect.getsource(module)
     assert source.count(one.line) >= 1, f"{one.line} is not in {one.module} any more"
     owner, _, name = one.function.rpartition(".")
-    there: Any = getattr(module, owner)
+    there: Any = getattr(module, owner) if owner else module
     old = inspect.getsource(getattr(there, name))
     assert old.count(one.line) == 1
     copy = ModuleType(module.__name__)
     changed = source.replace(old, old.replace(one.line, one.instead))
     exec(compile(changed, module.__file__ or "", "exec"), copy.__dict__)  # noqa: S102
-    found = inspect.getattr_static(getattr(copy, owner), name)
+    found = inspect.getattr_static(getattr(copy, owner) if owner else copy, name)
     monkeypatch.setattr(there, name, found)
+
+
+def waits_in(module: str, source: str) -> Iterator[tuple[str, str, str]]:
+    """Module, function and line of each call that waits for a device."""
+    tree, lines = ast.parse(source), source.splitlines()
+    ours = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "pdgate.transfer.device.base"
+        and any(name.name == "wait" for name in node.names)
+        for node in ast.walk(tree)
+    )
+
+    def look(node: ast.AST, within: str) -> Iterator[tuple[str, str, str]]:
+        for child in ast.iter_child_nodes(node):
+            inner = within
+            if isinstance(child, ast.ClassDef | ast.FunctionDef):
+                inner = f"{within}.{child.name}".lstrip(".")
+            if isinstance(child, ast.Call):
+                named = child.func
+                name = named.attr if isinstance(named, ast.Attribute) else getattr(named, "id", "")
+                bare = isinstance(named, ast.Name)
+                if name in WAITING and (name != "wait" or (bare and ours)):
+                    yield module, within, lines[child.lineno - 1].strip()
+            yield from look(child, inner)
+
+    yield from look(tree, "")
+
+
+def every_wait() -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    for file in sorted((ROOT / "transfer").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT / "transfer").with_suffix("").parts)
+        if module not in KINDS_OF_DEVICES:
+            found += waits_in(module, file.read_text())
+    return found
+
+
+def test_no_wait_is_missing_from_the_list() -> None:
+    rows = {(one.module, one.function, one.line) for one in WAITS}
+    found = every_wait()
+
+    assert [one for one in found if one not in rows and one not in MEANS] == []
+    assert len(found) == len(set(found)), "two of one function have the same words"
+    assert set(MEANS) <= set(found), "a reason is left whose wait is gone"
 
 
 def test_the_page_has_the_same_list() -> None:

@@ -1,4 +1,4 @@
-"""A decode engine without a model, on each backend."""
+"""A decode engine without a model, on each backend, whose pages are the host's or a fake device's."""
 
 import queue
 from collections.abc import Iterator
@@ -8,14 +8,23 @@ from typing import Any
 import pytest
 
 from pdgate.transfer.messenger.receiving import Patience
-from pdgate.transfer.shm.owner import ShmRegion
-from pdgate.transfer.tcp.owner import TcpRegion
+from pdgate.transfer.runtime.regions import LocalMemory
 from tests.support.engine_pair import D_BLOCKS, arrival
 from tests.support.fake_core import SECONDS, FakeCore
+from tests.support.fake_core_on_device import DeviceCore
+from tests.support.kv_memory_kinds import FAKE, HOST
 from tests.transfer.messenger.nodes import Node
 
 IMPATIENT = Patience(ping=0.05, stop=0.2)
 """For tests in which a peer does not confirm that it has stopped: they wait this long."""
+
+_HOSTS = [("shm", HOST), ("tcp", HOST)]
+_WHOLE = [pytest.param(one, FAKE, marks=pytest.mark.matrix) for one in ("shm", "tcp")]
+
+EVERYWHERE = pytest.mark.parametrize(("backend", "kind"), [*_HOSTS, *_WHOLE])
+"""Backends and kinds of decode's memory; those on a device by `make matrix`."""
+ALSO_ON_A_DEVICE = pytest.mark.parametrize(("backend", "kind"), [*_HOSTS, ("shm", FAKE), _WHOLE[1]])
+"""For the few that are to run over one each time."""
 
 HOLDS_FOR_DEAD = Patience(ping=0.05, silence=2.0, stop=0.2)
 """For those in which a peer says nothing; until then it must say something that often."""
@@ -27,20 +36,30 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def decode(backend: str) -> Iterator[FakeCore]:
-    with closing(FakeCore(backend, "vllm-kvt", "decode")) as core:
+def kind() -> str:
+    """Of decode's memory."""
+    return HOST
+
+
+def core_of(kind: str) -> type[FakeCore]:
+    return FakeCore if kind == HOST else DeviceCore
+
+
+@pytest.fixture
+def decode(backend: str, kind: str) -> Iterator[FakeCore]:
+    with closing(core_of(kind)(backend, "vllm-kvt", "decode")) as core:
         yield core
 
 
 @pytest.fixture
-def impatient(backend: str) -> Iterator[FakeCore]:
-    with closing(FakeCore(backend, "vllm-kvt", "decode", patience=IMPATIENT)) as core:
+def impatient(backend: str, kind: str) -> Iterator[FakeCore]:
+    with closing(core_of(kind)(backend, "vllm-kvt", "decode", patience=IMPATIENT)) as core:
         yield core
 
 
 @pytest.fixture
-def mistrustful(backend: str) -> Iterator[FakeCore]:
-    with closing(FakeCore(backend, "vllm-kvt", "decode", patience=HOLDS_FOR_DEAD)) as core:
+def mistrustful(backend: str, kind: str) -> Iterator[FakeCore]:
+    with closing(core_of(kind)(backend, "vllm-kvt", "decode", patience=HOLDS_FOR_DEAD)) as core:
         yield core
 
 
@@ -57,8 +76,9 @@ def tiles(core: FakeCore | Node) -> "queue.Queue[int]":
     """Gets an item for each tile that has landed, from now on."""
     landed: queue.Queue[int] = queue.Queue()
     (region,) = core.regions
-    assert isinstance(region, ShmRegion | TcpRegion)
+    assert isinstance(region, LocalMemory)
     arrivals = region.arrivals
+    assert arrivals is not None
     count = arrivals.count
 
     def counted(immediate: int) -> None:

@@ -12,12 +12,16 @@ from pdgate.engine.connector import Keep
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
+from pdgate.transfer.messenger.push import PushRequest
 from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel
+from tests.support.waiting import wait_until
 from tests.transfer.messenger.conftest import error_of, load, tiles
+from tests.transfer.messenger.nodes import Node
+from tests.transfer.messenger.test_layouts import HND, TOKENS
 
 NEEDED = len(PROMPT) - 1
 
@@ -243,3 +247,27 @@ def test_what_decode_has_already_is_not_written(prefill: FakeCore, decode: FakeC
 
     assert decode.holds([D_BLOCKS[1]], seed=1, first=1)
     assert not any(decode.page(0, D_BLOCKS[0]))
+
+
+def test_a_prompt_that_ends_while_a_connection_looks_arrives(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not, where decode's connection looked between the two steps in which all is said to be computed:
+    that no more would come, and of how many tokens."""
+    with closing(Node(backend, HND)) as prefill, closing(Node(backend, HND)) as decode:
+        content = prefill.expect("k", TOKENS)
+        decode.load("k", prefill.port, TOKENS)
+        table = prefill.pushes
+        wait_until(lambda: [push for push in table._pushes.get("k", ()) if push.request], "a push")
+        all_computed = table._all_computed
+
+        def looked_at_before(request: PushRequest, tokens: int) -> None:
+            for push in table._pushes_of(request):
+                table._advance(push, request)
+            all_computed(request, tokens)
+
+        monkeypatch.setattr(table, "_all_computed", looked_at_before)
+        prefill.kept("k", TOKENS)
+
+        assert decode.result() is None
+        assert decode.holds("k", content)

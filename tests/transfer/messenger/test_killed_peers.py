@@ -8,7 +8,7 @@ import pytest
 from tests.support.engine_pair import D_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.kv_pusher import Pusher
-from tests.transfer.messenger.conftest import error_of, load, tiles
+from tests.transfer.messenger.conftest import ALSO_ON_A_DEVICE, EVERYWHERE, error_of, load, tiles
 
 NEEDED = len(PROMPT) - 1
 LAYERS = range(LAYOUT.layers)
@@ -23,6 +23,7 @@ def met(core: FakeCore, pusher: Pusher) -> None:
     landed.get(timeout=SECONDS)
 
 
+@EVERYWHERE
 def test_layer_by_layer_the_pages_come_as_they_are_computed(backend: str, decode: FakeCore) -> None:
     with Pusher(backend) as pusher:
         met(decode, pusher)
@@ -35,6 +36,7 @@ def test_layer_by_layer_the_pages_come_as_they_are_computed(backend: str, decode
     assert decode.holds(D_BLOCKS, seed=1)
 
 
+@EVERYWHERE
 def test_before_anything_is_computed(backend: str, decode: FakeCore) -> None:
     with Pusher(backend) as pusher:
         params = {"remote_host": "127.0.0.1", "remote_port": pusher.port}
@@ -45,6 +47,7 @@ def test_before_anything_is_computed(backend: str, decode: FakeCore) -> None:
     assert decode.results.empty()
 
 
+@ALSO_ON_A_DEVICE
 @pytest.mark.parametrize("layers", range(1, LAYOUT.layers))
 def test_in_the_middle(backend: str, decode: FakeCore, layers: int) -> None:
     with Pusher(backend) as pusher:
@@ -57,6 +60,7 @@ def test_in_the_middle(backend: str, decode: FakeCore, layers: int) -> None:
     assert decode.results.empty()
 
 
+@EVERYWHERE
 def test_after_the_last_write(backend: str, decode: FakeCore) -> None:
     with Pusher(backend) as pusher:
         met(decode, pusher)
@@ -67,6 +71,7 @@ def test_after_the_last_write(backend: str, decode: FakeCore) -> None:
     assert decode.results.empty()
 
 
+@EVERYWHERE
 def test_another_life_at_the_same_address_knows_nothing_of_the_first(
     backend: str, decode: FakeCore
 ) -> None:
@@ -86,6 +91,7 @@ def test_another_life_at_the_same_address_knows_nothing_of_the_first(
     assert decode.holds(D_BLOCKS, seed=1)
 
 
+@ALSO_ON_A_DEVICE
 def test_a_frozen_mover_strands_the_pages_until_it_has_stopped(
     backend: str, impatient: FakeCore
 ) -> None:
@@ -111,6 +117,7 @@ def test_a_frozen_mover_strands_the_pages_until_it_has_stopped(
     assert impatient.connector.counters.stranded == 0
 
 
+@EVERYWHERE
 def test_a_frozen_peer_is_found_by_its_silence(backend: str, mistrustful: FakeCore) -> None:
     with Pusher(backend) as pusher:
         met(mistrustful, pusher)
@@ -126,6 +133,7 @@ def test_a_frozen_peer_is_found_by_its_silence(backend: str, mistrustful: FakeCo
     assert mistrustful.connector.counters.stranded == 0
 
 
+@EVERYWHERE
 def test_a_peer_that_is_killed_while_its_mover_hangs_still_strands_the_pages(
     backend: str, mistrustful: FakeCore
 ) -> None:

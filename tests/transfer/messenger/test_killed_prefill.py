@@ -13,13 +13,15 @@ import pytest
 from pdgate.transfer.base import Transfer
 from pdgate.transfer.messenger import peer
 from tests.support.kv_layouts import PLAIN
+from tests.support.kv_memory_kinds import HOST
 from tests.support.kv_ranks import cache
-from tests.transfer.messenger.conftest import IMPATIENT, tiles
+from tests.transfer.device.nodes import DeviceNode
+from tests.transfer.messenger.conftest import EVERYWHERE, IMPATIENT, tiles
 from tests.transfer.messenger.node_process import NodeProcess
 from tests.transfer.messenger.nodes import SECONDS, Node
 from tests.transfer.messenger.watched import Prefill
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, EVERYWHERE]
 
 TOKENS = 10
 
@@ -31,8 +33,13 @@ def prefill(backend: str) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def decode(backend: str) -> Iterator[Node]:
-    with closing(Node(backend, PLAIN, patience=IMPATIENT)) as node:
+def decode(backend: str, kind: str) -> Iterator[Node]:
+    made: Node
+    if kind == HOST:
+        made = Node(backend, PLAIN, patience=IMPATIENT)
+    else:
+        made = DeviceNode(backend, PLAIN, 1, patience=IMPATIENT)
+    with closing(made) as node:
         yield node
 
 

@@ -15,6 +15,7 @@ import pytest
 from pdgate.transfer.messenger import incoming, shards, workers
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.peer import Peer
+from pdgate.transfer.messenger.push import OutgoingPush
 from pdgate.transfer.messenger.shape import ALL
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.messenger.workers import HeldElsewhere, MessengerWorker
@@ -214,26 +215,36 @@ def test_a_share_is_given_once() -> None:
         assert prefill.freed() == ["k"]
 
 
+@pytest.mark.parametrize("asked_before_it_was_computed", [False, True])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
 def test_a_share_that_is_given_up_before_it_was_asked_for_frees_the_rest(
-    mode: dict[str, Any],
+    mode: dict[str, Any], asked_before_it_was_computed: bool
 ) -> None:
     """Else prefill would keep the pages for a reader that never comes, until its lease ends."""
     with two((HND, replace(HND, tp=2))) as (prefill, decode):
         (node,) = prefill.nodes
         node.expect("k", TOKENS)
-        decode.nodes[0].load("k", prefill.port, TOKENS, **mode)
+        offer = node.offers._entries["k"]
+        if asked_before_it_was_computed:
+            decode.nodes[0].load("k", prefill.port, TOKENS, **mode)
+            if mode != MODES["pull"]:
+                wait_until(lambda: any(one.began for one in pushes_of(node)), "the push to begin")
         node.kept("k", TOKENS)
+        if not asked_before_it_was_computed:
+            decode.nodes[0].load("k", prefill.port, TOKENS, **mode)
         assert decode.nodes[0].result() is None
         # Decode may know first that all has landed.
-        offer = node.offers._entries["k"]
-        wait_until(lambda: not (node.pushes._pushes or offer.pushers), "prefill's end of the push")
+        wait_until(lambda: not (pushes_of(node) or offer.pushers), "prefill's end of the push")
 
         with Peer(("127.0.0.1", prefill.port), "e", time.monotonic() + 60, Identity()) as other:
             assert other.abandon("k")
 
         assert node.freed.get(timeout=SECONDS) == "k"
         assert node.used == 0
+
+
+def pushes_of(node: Node) -> list[OutgoingPush]:
+    return node.pushes._pushes.get("k", [])
 
 
 TP2 = shape_of(replace(HND, tp=2))

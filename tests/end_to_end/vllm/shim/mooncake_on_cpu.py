@@ -10,7 +10,7 @@ vllm/distributed/kv_transfer/kv_connector/v1/mooncake/mooncake_connector.py, are
 
 from typing import Any
 
-import torch  # type: ignore[import-not-found]
+import torch
 
 if not torch.accelerator.is_available():
     torch.accelerator.current_device_index = lambda: 0

@@ -1,0 +1,155 @@
+"""Meter: the answer of a call whose tokens are counted, on its way to the client.
+
+Engines say what a stream took in a last event, if they are asked to; they are asked for all calls that are
+metered, and of a client that has not asked itself the event is kept back:
+
+    data: {..., "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 40, ...}}
+
+Events are counted as well, for streams that end before it: about one is one token.
+
+Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py, the final usage chunk; OpenAI API reference,
+stream_options.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from pdgate.forwarders.base import Answer
+from pdgate.forwarders.body_filter import EVENT_END, BodyFilter
+from pdgate.forwarders.record import Deliver, Record
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Raw, encode
+from pdgate.protocols.errors import BadRequest, GatewayError
+from pdgate.protocols.fields import UNREADABLE
+
+MOST_HELD_BYTES: Final = 64 << 10
+"""Of an event that is not whole yet; a longer one is no usage."""
+_USAGE: Final = b'"usage"'
+_OPTIONS: Final = "stream_options"
+
+_NULL: Final = Raw(b"null")
+
+
+class _LastEvent(msgspec.Struct):
+    usage: Raw = _NULL
+    choices: Raw = _NULL
+
+
+_read: Final = msgspec.json.Decoder(_LastEvent).decode
+
+
+def asking(call: Call) -> Call:
+    """The call as engines get it: with a stream they say what it took. The same one, where the client asks."""
+    if not call.streams or call.path not in (CHAT, COMPLETIONS):
+        return call
+    options: Any = {}
+    try:
+        options = call.value(_OPTIONS) or {}
+    except BadRequest:
+        return call
+    if not isinstance(options, dict) or options.get("include_usage"):
+        return call
+    more = Raw(encode({**options, "include_usage": True}))
+    return msgspec.structs.replace(call, body={**call.body, _OPTIONS: more})
+
+
+class Meter:
+    """Of one call, however many engines answer it.
+
+    Attributes:
+        events: Of streams, that have passed.
+        hides: Whether the last event is kept back.
+        headers: That answers get.
+    """
+
+    __slots__ = ("events", "headers", "hides")
+
+    def __init__(self, hides: bool, headers: Headers) -> None:
+        self.events = 0
+        self.hides = hides
+        self.headers = headers
+
+    def of(self, answer: Answer, record: Record) -> Answer:
+        record.headers = self.headers
+        return MeteredBody(answer, self, record)
+
+
+def metered(meter: Meter, deliver: Deliver) -> Deliver:
+    """The same, through the meter."""
+
+    async def delivered(answer: Answer, record: Record) -> None:
+        await deliver(meter.of(answer, record), record)
+
+    return delivered
+
+
+class MeteredBody(BodyFilter):
+    """
+    The rest of an event that is not whole waits for its end, so that none that is kept back has begun.
+    """
+
+    __slots__ = ("_held", "_meter", "_passing", "_record")
+
+    def __init__(self, answer: Answer, meter: Meter, record: Record) -> None:
+        super().__init__(answer)
+        self._meter = meter
+        self._record = record
+        self._held = b""
+        self._passing = False
+
+    def data(self, chunk: bytes, framed: bytes = b"") -> None:
+        self._meter.events += chunk.count(EVENT_END)
+        if not self._meter.hides:
+            self.client.data(chunk, framed)
+        elif not self._held and chunk.endswith(EVENT_END) and _USAGE not in chunk:
+            # As nearly all are.
+            self._passing = False
+            self.client.data(chunk, framed)
+        else:
+            self._sift(chunk)
+
+    def ended(self, error: GatewayError | None, last: bytes = b"") -> None:
+        self._meter.events += last.count(EVENT_END)
+        if self._meter.hides and (last or self._held):
+            rest = self._held + last
+            whole, end, half = rest.rpartition(EVENT_END)
+            self._held = b""
+            last = self._without_usage(whole + end) + half
+        self.client.ended(error, last)
+
+    def _sift(self, chunk: bytes) -> None:
+        if self._passing:
+            # The rest of an event that is too long to be held.
+            passed, end, chunk = chunk.partition(EVENT_END)
+            self.client.data(passed + end)
+            if not end:
+                return
+            self._passing = False
+        whole, end, half = (self._held + chunk).rpartition(EVENT_END)
+        self._held = half
+        if out := self._without_usage(whole + end):
+            self.client.data(out)
+        if len(half) > MOST_HELD_BYTES:
+            self._held, self._passing = b"", True
+            self.client.data(half)
+
+    def _without_usage(self, events: bytes) -> bytes:
+        if _USAGE not in events:
+            return events
+        return b"".join(
+            event + EVENT_END
+            for event in events.split(EVENT_END)[:-1]
+            if _USAGE not in event or not self._is_usage(event)
+        )
+
+    def _is_usage(self, event: bytes) -> bool:
+        """Whether the event says that and nothing else; what it says is kept."""
+        try:
+            said = _read(event.strip().removeprefix(b"data:"))
+        except UNREADABLE:
+            return False
+        usage = bytes(said.usage)
+        if usage == b"null":
+            return False
+        self._record.usage_said = Raw(usage)
+        return bytes(said.choices).translate(None, b" \t\r\n") in (b"[]", b"null")
