@@ -34,7 +34,8 @@ from pdgate.protocols.chunks import (
     MOST_CHOICES,
     Event,
     TooManyChoices,
-    let_go,
+    is_recomputed,
+    names_recomputed,
     read_ending_chunk,
     read_event,
     said,
@@ -207,8 +208,10 @@ class Choices(Ending):
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
                 return b""
-            if choice.finish_reason and let_go(
-                choice.stop_reason, sampling_of(self._call).get("stop")
+            if (
+                choice.finish_reason
+                and is_recomputed(choice.stop_reason)
+                and not names_recomputed(sampling_of(self._call).get("stop"))
             ):
                 self.gave_up = self.let_go = True
                 return b""
