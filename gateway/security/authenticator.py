@@ -83,8 +83,8 @@ class KeyState:
     """
 
     __slots__ = (
-        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
-        "priority", "prompt", "refused", "running", "tells_calls",
+        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "_told", "_told_level", "cached", "calls", "counts_tokens",
+        "generated", "key", "name", "priority", "prompt", "refused", "running", "tells_calls",
     )  # fmt: skip
 
     def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
@@ -94,6 +94,7 @@ class KeyState:
         self.refused: Counter[str] = Counter()
         self._clock = clock
         self._bucket: Bucket | None = None
+        self._told: Headers = ()
         self.hold_to(key, workers)
 
     def hold_to(self, key: ApiKey, workers: int) -> None:
@@ -115,6 +116,7 @@ class KeyState:
                 bucket.level = max(0.0, bucket.level - (before.per_minute - before.level))
             self._bucket = bucket
             self._calls_limit = requests_limit(bucket.per_minute)
+            self._told_level, self._told = -1.0, ()
 
     def may_ask(self, model: str | None) -> bool:
         return not self._models or model in self._models
@@ -168,13 +170,18 @@ class KeyState:
         bucket = self._bucket
         if bucket is None:
             return ()
-        most, level = bucket.per_minute, bucket.level
-        # Written here: it is done with every call of such a key.
-        return (
-            self._calls_limit,
-            (REMAINING_REQUESTS, b"%d" % level),
-            (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
-        )
+        level = bucket.level
+        # Written anew takes 3,000 instructions, and most calls come when all that came before are long ago: the
+        # bucket is full but for this one.
+        if level != self._told_level:
+            most = bucket.per_minute
+            self._told_level = level
+            self._told = (
+                self._calls_limit,
+                (REMAINING_REQUESTS, b"%d" % level),
+                (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
+            )
+        return self._told
 
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1
