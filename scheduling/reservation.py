@@ -74,8 +74,7 @@ class Reservation:
         endpoint.calls += 1
         endpoint.tokens += tokens
         self._dropped = endpoint.dropped
-        self._expected: float | None = None
-        self._squares = 0.0
+        self._expected: float | None
         if reads:
             unread = self._unread = tokens if update is None else tokens - update.cached_tokens
             endpoint.unread_tokens += unread
@@ -89,6 +88,7 @@ class Reservation:
             endpoint.latency.has_call()
         else:
             self._unread, self._to_read = 0, endpoint.unread_tokens
+            self._squares, self._expected = 0.0, None
         self._answering = answering
         if answering:
             endpoint.answering += 1
