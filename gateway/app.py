@@ -259,9 +259,10 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
     async def realtime(websocket: WebSocket) -> None:
         await calls().converse(websocket)
 
-    @app.get(REALTIME, include_in_schema=False)
+    # A schema knows no WebSockets: this is the request that begins one.
+    @app.get(REALTIME, **openapi.of_sessions())
     async def upgrade() -> None:
-        """A realtime session: a WebSocket between the client and a plain engine of `?model=`."""
+        """A WebSocket between the client and a plain engine of `model`; without an upgrade, 426."""
         raise UpgradeRequired("this route is a WebSocket: ask for an upgrade to one")
 
     stored = f"{RESPONSES}/{{response_id}}"

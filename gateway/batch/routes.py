@@ -108,6 +108,13 @@ class Books:
         request.scope.setdefault("state", {})[LET_IN] = True
         return "" if state is None else state.name
 
+    def rule(self, request: Request) -> str:
+        """By which the token of who asks is held to its limits; its batch is, too. Raise Unauthorized, BadRequest."""
+        authenticator = self._service.authenticator
+        if authenticator is None:
+            return ""
+        return authenticator.key_state(RequestHeaders(request.scope["headers"])).key.rule
+
     async def upload(self, request: Request, owner: str) -> StoredFile:
         """Raise GatewayError."""
         limits, headers = self.limits, RequestHeaders(request.scope["headers"]).named
@@ -230,7 +237,7 @@ class Books:
         await self.state.remove_file(file.id)
         await self._remove(file.id)
 
-    async def create(self, body: bytes, owner: str) -> BatchObject:
+    async def create(self, body: bytes, owner: str, rule: str) -> BatchObject:
         """Raise BadRequest, NotFound, RateLimited."""
         try:
             asked = _request.decode(body)
@@ -253,6 +260,7 @@ class Books:
             created_at=now,
             expires_at=now + seconds,
             metadata=asked.metadata,
+            rule=rule,
         )
         if not await self.state.add_batch(batch, self.limits.most_unfinished):
             raise RateLimited(
@@ -297,6 +305,7 @@ def routes(books: Books) -> APIRouter:
         responses={status: openapi.refusal(status) for status in (400, 401, 404, 429, 503)}
     )
     Owner = Annotated[str, Depends(books.owner)]
+    Rule = Annotated[str, Depends(books.rule)]
 
     @router.post(FILES, summary="A file for batches")
     async def upload(request: Request, owner: Owner) -> dict[str, Any]:
@@ -335,8 +344,8 @@ def routes(books: Books) -> APIRouter:
         return {"id": file_id, "object": "file", "deleted": True}
 
     @router.post(BATCHES, summary="Begin a batch")
-    async def create(request: Request, owner: Owner) -> dict[str, Any]:
-        return await books.shown(await books.create(await _short(request), owner))
+    async def create(request: Request, owner: Owner, rule: Rule) -> dict[str, Any]:
+        return await books.shown(await books.create(await _short(request), owner, rule))
 
     @router.get(BATCHES, summary="Batches")
     async def batches(

@@ -329,9 +329,7 @@ class Runner:
 
     async def _lines(self, batch: BatchObject) -> None:
         done = await self._state.done(batch.id)
-        caller = Caller(
-            self._service, self._memory, batch.endpoint, lambda: self._key_of(batch.owner)
-        )
+        caller = Caller(self._service, self._memory, batch.endpoint, lambda: self._key_of(batch))
         reading = self._reading
         async with asyncio.TaskGroup() as group, aclosing(reading.lines(batch)) as lines:
             async for line in lines:
@@ -380,13 +378,13 @@ class Runner:
                     what = errored(line) if isinstance(line, BrokenLine) else expired(line)
                     await self._keep(batch, what)
 
-    def _key_of(self, owner: str) -> KeyState | None:
-        """Raise LookupError."""
+    def _key_of(self, batch: BatchObject) -> KeyState | None:
+        """Raise LookupError, RateLimited."""
         authenticator = self._service.authenticator
         if authenticator is None:
             return None
-        if (found := authenticator.named(owner)) is None:
-            raise LookupError(owner)
+        if (found := authenticator.of_owner(batch.owner, batch.rule)) is None:
+            raise LookupError(batch.owner)
         return found
 
     # The end.

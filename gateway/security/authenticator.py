@@ -204,7 +204,7 @@ class TokenOpener(Protocol):
     """Signed tokens of an identity provider, which open as keys do; see gateway/tenants/tokens.py.
 
     Attributes:
-        states: Name of a tenant -> its state, of those that came lately.
+        states: `ApiKey.state_id` of a tenant -> its state, of those that came lately.
         gone: Kind of tokens -> how many tenants took whose states are no more.
     """
 
@@ -216,6 +216,9 @@ class TokenOpener(Protocol):
 
     def state_of(self, token: bytes) -> KeyState | None:
         """None for what is no token. Raise Unauthorized for one that is not good, SigningKeysUnknown, RateLimited."""
+
+    def state_by_rule(self, name: str, rule: str) -> KeyState | None:
+        """Of a tenant whose token came once; None where there is no such rule any more. Raise RateLimited."""
 
 
 class Authenticator:
@@ -274,10 +277,13 @@ class Authenticator:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
 
-    def named(self, name: str) -> KeyState | None:
-        """Of a key, or of a tenant whose token came lately."""
+    def of_owner(self, name: str, rule: str) -> KeyState | None:
+        """Of a key, or of a tenant by the rule of its token, whether that has come to this process or not; None for who
+        may not call any more. Raise RateLimited."""
         found = self.key_states.get(name)
-        return self.tokens.states.get(name) if found is None and self.tokens is not None else found
+        if found is None and self.tokens is not None:
+            found = self.tokens.state_by_rule(name, rule)
+        return found
 
     def states(self) -> list[KeyState]:
         """Of all keys, and of the tenants whose tokens came lately."""

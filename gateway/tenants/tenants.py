@@ -193,24 +193,24 @@ class Tenants:
             self.tell()
 
     def tell(self) -> None:
-        states = {one.name: one for one in self.authenticator.states()}
-        for name, state in states.items():
+        states = {one.key.state_id: one for one in self.authenticator.states()}
+        for state_id, state in states.items():
             now = state.calls, state.prompt, state.cached, state.generated
-            before = self._told.get(name, (0, 0, 0, 0))
+            before = self._told.get(state_id, (0, 0, 0, 0))
             if now == before:
                 continue
             if any(new < old for new, old in zip(now, before, strict=True)):
                 # Another state of that name: it counts from nothing.
                 before = (0, 0, 0, 0)
-            self._told[name] = now
+            self._told[state_id] = now
             if self.limits_of(state):
                 # Counted at the end of each call.
                 continue
             calls, prompt, cached, generated = map(int.__sub__, now, before)
             taken = TokensTaken(prompt, cached, generated, calls, prompt)
             self.give_back(state, HeldTokens(()), taken)
-        for name in self._told.keys() - states.keys():
-            del self._told[name]
+        for state_id in self._told.keys() - states.keys():
+            del self._told[state_id]
 
     async def usage(self, key_state: KeyState) -> dict[str, Any]:
         """Of one tenant, for operators: what it took, what its limits are, and what is left."""

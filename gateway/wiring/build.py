@@ -189,7 +189,7 @@ def _front(
         parts.operators_of(settings, admin_port),
     )
     origins = origins_of(settings.cors_origins)
-    cors = Cors(origins) if origins else None
+    cors = Cors(origins, headers.to_clients) if origins else None
     if cors is not None:
         cors.add_to(app)
     others: ASGIApp = app
