@@ -31,6 +31,7 @@ from tests.end_to_end.vllm.gateway import Gateway, gateway_over
 from tests.end_to_end.vllm.metrics import metric, settles
 from tests.support.freezing import freeze
 from tests.support.ports import free_port
+from tests.support.processes import Child
 
 SIZE: Final = 32
 FILE: Final = "encoder_cache.safetensors"
@@ -83,7 +84,7 @@ class EncodedSite:
         self._life.close()
         self.encode = engines.ready(self._start_encode(), self._port)
 
-    def _start_encode(self) -> engines.Child:
+    def _start_encode(self) -> Child:
         self._lives += 1
         # It has no KV that a prefix could be found in.
         flags = (*self._folder("ec_producer"), "--no-enable-prefix-caching")
