@@ -31,7 +31,7 @@ from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
-from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
+from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes, SharedTurns
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
@@ -64,10 +64,11 @@ def build(
     endpoints = Endpoints(settings.fleet, breaker_limits(settings.health))
     headers, access = header_policy(settings), engine_access(settings)
     index, kv_events = watched_index_of(settings, endpoints, access)
-    load = prompts = None
+    load = prompts = turns = None
     if load_folder is not None:
         load = SharedLoad(load_folder, endpoints)
         prompts = SharedPrefixes(load_folder, endpoints, index)
+        turns = SharedTurns(load_folder)
     replicas = replicas_of(settings, endpoints, index, load_folder)
     policies = policies_of(index, load, prompts, None if replicas is None else replicas.prompts)
     scheduler = parts.scheduler_of(settings, endpoints, policies)
@@ -93,7 +94,7 @@ def build(
         access=access,
         ledger=ledger,
         lives=lives,
-        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
+        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard, turns),
         recent=recent,
         stats=stats,
         drain=parts.drain_of(settings, stats, sessions),

@@ -15,6 +15,7 @@ from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.read_back import TurnStore
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
@@ -105,6 +106,7 @@ def execution_of(
     ledger: KvLedger,
     lives: Lives,
     heard: frozenset[str],
+    turns: TurnStore | None,
 ) -> Execution:
     return Execution(
         scheduler,
@@ -116,6 +118,7 @@ def execution_of(
         max_resumes=settings.max_attempts if settings.resume else 0,
         early_first_token=settings.early_first_token,
         read_back=settings.read_back,
+        turns=turns,
     )
 
 
