@@ -21,6 +21,7 @@ from tests.end_to_end.vllm.asking import client, complete, prompt
 from tests.end_to_end.vllm.engines import BLOCK, Engine, Fleet, Transfer, pdgate_over, ready
 from tests.end_to_end.vllm.gateway import UNWATCHED, gateway_over
 from tests.end_to_end.vllm.metrics import held_share, metric, settles
+from tests.end_to_end.vllm.test_doctor import doctor
 from tests.support.ports import LOOPBACK, free_port
 
 RANKS = 2
@@ -125,6 +126,24 @@ def test_each_rank_takes_and_gives_its_share_and_answers_are_those_of_one_engine
     assert settles(lambda: grown(pair.prefill, computed, prefilled) == [share] * pair.prefill.ranks)
     for side in (pair.prefill, pair.decode):
         assert settles(lambda side=side: held_share(side.engine) == 0)  # type: ignore[misc]
+
+
+def test_the_doctor_names_an_engine_whose_ranks_the_gateway_was_not_told_of(
+    engines: dict[str, Ranked],
+) -> None:
+    two, one = engines["two"], engines["one"]
+    kv = f"{LOOPBACK}:{two.kv_port}"
+    prefill, decode = (
+        f"role=prefill,url={two.engine.url},kv={kv}",
+        f"role=decode,url={one.engine.url}",
+    )
+    protocol = ("--pdd-protocol", "vllm-kvt")
+
+    untold = doctor("--instance", prefill, "--instance", decode, *protocol)
+    told = doctor("--instance", f"{prefill},dp={RANKS}", "--instance", decode, *protocol)
+
+    assert "ranks_unnamed" in untold
+    assert "ranks_unnamed" not in told
 
 
 def grown(of: Ranked, name: str, before: list[float]) -> list[float]:
