@@ -21,7 +21,7 @@ THROWN_BY_COMPILED_CODE = (
 from hypothesis import HealthCheck, settings
 
 from tests.file_queue import SECONDS, pytest_testnodedown, taken_as_one
-from tests.matrix import MARK, left_to_the_whole
+from tests.matrix import MARK, left_to_the_whole, name_cases
 from tests.support import forked
 
 __all__ = ["pytest_testnodedown"]
@@ -41,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = left_to_the_whole(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+    else:
+        name_cases(items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
 

@@ -36,6 +36,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "pdgate-tcp-layerwise": 185,
     "chaos": 180,
     "reference": 171,
+    "tests/end_to_end/vllm/test_our_ranks.py": 170,
     "tests/end_to_end/vllm/test_failed_loads.py": 150,
     "vllm-mooncake": 130,
     "pdgate-shm-layerwise": 125,

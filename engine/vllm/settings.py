@@ -69,15 +69,23 @@ class VllmSettings:
     Attributes:
         kv_port: 0 for any, which only an engine that is never asked may have.
         served_model: What its HTTP API calls the model.
+        api_rank: What its HTTP API calls this data-parallel rank; None where it has no other.
     """
 
     role: str
     kv_port: int
     extra: Extra
     served_model: str
+    api_rank: int | None = None
 
 
-def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -> VllmSettings:
+def read(
+    role: str,
+    kv_port: int,
+    extra: Mapping[str, Any],
+    served_model: str,
+    api_rank: int | None = None,
+) -> VllmSettings:
     """Raises ValueError, naming the setting."""
     if role not in ROLES:
         raise ValueError(f"kv_role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -103,7 +111,7 @@ def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -
         _check_queue(role, chosen.queue)
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
-    return VllmSettings(ROLES[role], port, chosen, served_model)
+    return VllmSettings(ROLES[role], port, chosen, served_model, api_rank)
 
 
 def _check_queue(role: str, queue: str) -> None:

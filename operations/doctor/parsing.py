@@ -59,6 +59,7 @@ class SeenMetrics:
         taken_tokens: Of prompts, that came from other engines; None if it does not count these.
         has_nixl: It has counters of vLLM's NixlConnector, which are there from its start.
         any: There is a page.
+        ranks: Data-parallel, that have a cache of their own.
     """
 
     block_tokens: int | None = None
@@ -69,6 +70,7 @@ class SeenMetrics:
     counters: dict[str, float] = field(default_factory=dict)
     has_nixl: bool = False
     any: bool = False
+    ranks: set[str] = field(default_factory=set)
 
 
 def page(text: str) -> SeenMetrics:
@@ -89,6 +91,7 @@ def page(text: str) -> SeenMetrics:
                 taken = sample.value if labels.get("source") == "external_kv_transfer" else 0
                 found.taken_tokens = (found.taken_tokens or 0) + int(taken)
             elif sample.name == CACHE_CONFIG:
+                found.ranks.add(labels.get("engine", ""))
                 size = labels.get("block_size", "")
                 found.block_tokens = int(size) if size.isdecimal() else None
                 found.prefix_caching = _WORDS.get(labels.get("enable_prefix_caching", ""))

@@ -69,6 +69,7 @@ class SeenEngine:
         kind: vllm, sglang, pdgate; by the owner of its models.
         block_tokens: In a KV block.
         tp: Its tensor-parallel size, of protocols whose two sides must have the same.
+        ranks: How many data-parallel ones its metrics show.
         counters: Of its metrics, those in parsing.COUNTERS.
         started: Something that is another for each start of the process.
         skew_seconds: Its clock before ours.
@@ -87,6 +88,7 @@ class SeenEngine:
     version: str = ""
     block_tokens: int | None = None
     tp: int | None = None
+    ranks: int = 1
     prefix_caching: bool | None = None
     kv_dtype: str = ""
     counters: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,162 @@
+"""Data-parallel ranks of PdgateConnector: each is asked at a KV port of its own, and computes what it was asked for itself.
+
+    one     a single engine, also what all are compared with
+    two     two ranks behind a URL; as decode they are written to, layer by layer
+    reads   two ranks that read, whatever prefill would do
+
+All are prefill and decode at once, so three engines make every pair; none has a prefix cache, so what decode does not
+compute has come from its peer.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from pdgate.engine.vllm.metrics import PREFIX
+from tests.end_to_end.vllm.asking import client, complete, prompt
+from tests.end_to_end.vllm.engines import BLOCK, Engine, Fleet, Transfer, pdgate_over, ready
+from tests.end_to_end.vllm.gateway import UNWATCHED, gateway_over
+from tests.end_to_end.vllm.metrics import held_share, metric, settles
+from tests.end_to_end.vllm.test_doctor import doctor
+from tests.support.ports import LOOPBACK, free_port
+
+RANKS = 2
+CALLS = 8
+LENGTH = 4 * BLOCK + 3
+LEASE_SECONDS = 60.0
+"""Six processes that spin on two cores take their time."""
+BY_TURNS = (*UNWATCHED, "--prefill-policy", "round_robin", "--decode-policy", "round_robin")
+
+KINDS = {"one": (1, "layerwise"), "two": (RANKS, "layerwise"), "reads": (RANKS, "pull")}
+"""How many ranks, and the connector's mode."""
+WAYS = [
+    ("two", "one", "vllm-kvt", "batch"),
+    ("two", "one", "vllm-kvt", "staged"),
+    ("one", "two", "vllm-kvt", "batch"),
+    ("two", "reads", "vllm-kvt", "batch"),
+    ("two", "reads", "vllm-kvt", "staged"),
+    ("reads", "two", "vllm-kvt", "batch"),
+    ("reads", "two", "vllm-nixl", "staged"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """
+    Attributes:
+        kv_port: Of its first rank.
+    """
+
+    engine: Engine
+    ranks: int
+    kv_port: int
+
+    def by_rank(self, name: str) -> list[float]:
+        return [metric(self.engine, name, engine=str(rank)) for rank in range(self.ranks)]
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPair:
+    prefill: Ranked
+    decode: Ranked
+    transfer: Transfer
+
+    @property
+    def serve(self) -> Sequence[str]:
+        kv = f",kv={LOOPBACK}:{self.prefill.kv_port}"
+        return [
+            word
+            for role, side, more in (("prefill", self.prefill, kv), ("decode", self.decode, ""))
+            for word in ("--instance", f"role={role},url={side.engine.url},dp={side.ranks}{more}")
+        ]
+
+
+@pytest.fixture(scope="module")
+def engines(fleet: Fleet) -> Iterator[dict[str, Ranked]]:
+    with ExitStack() as stack:
+        starting = {}
+        for kind, (ranks, mode) in KINDS.items():
+            port, kv_port = free_port(), free_port(ranks - 1)
+            transfer = pdgate_over("tcp", mode, lease_seconds=LEASE_SECONDS)
+            flags = [*transfer.flags("kv_both", port, kv_port), "--no-enable-prefix-caching"]
+            flags += ["--data-parallel-size", str(ranks)]
+            process = fleet.start(stack, f"our-ranks-{kind}", port, flags)
+            starting[kind] = process, port, ranks, kv_port
+        yield {
+            kind: Ranked(ready(process, port), ranks, kv_port)
+            for kind, (process, port, ranks, kv_port) in starting.items()
+        }
+
+
+@pytest.mark.parametrize(("prefill", "decode", "protocol", "mode"), WAYS, ids=map("-".join, WAYS))
+def test_each_rank_takes_and_gives_its_share_and_answers_are_those_of_one_engine(
+    prefill: str, decode: str, protocol: str, mode: str, engines: dict[str, Ranked], fleet: Fleet
+) -> None:
+    pair = RankedPair(engines[prefill], engines[decode], pdgate_over("tcp", KINDS[decode][1]))
+    asked = [prompt(LENGTH, f"{prefill} {decode} {protocol} {mode} {n}") for n in range(CALLS)]
+    with client(engines["one"].engine.url) as direct:
+        expected = [complete(direct, each).answer for each in asked]
+    loads, computed = f"{PREFIX}transfers_total", "vllm:request_success_total"
+    loaded, prefilled = pair.decode.by_rank(loads), pair.prefill.by_rank(computed)
+    sources = source_tokens(pair.decode)
+
+    with (
+        gateway_over(pair, mode, fleet.logs, protocol, flags=BY_TURNS) as gateway,
+        client(gateway.url) as http,
+        ThreadPoolExecutor(CALLS) as pool,
+    ):
+        said = list(pool.map(lambda each: complete(http, each), asked))
+        records = [gateway.record(one.call_id) for one in said]
+
+    assert [one.answer for one in said] == expected
+    assert {(one["path"], one["kv"]) for one in records} == {("disaggregated", "handed_over")}
+    # Each rank of decode has loaded what the gateway gave it, and computed no more than the last token.
+    share = CALLS // pair.decode.ranks
+    assert settles(lambda: grown(pair.decode, loads, loaded) == [share] * pair.decode.ranks)
+    now = source_tokens(pair.decode)
+    assert [
+        Counter(after) - Counter(before) for before, after in zip(sources, now, strict=True)
+    ] == [Counter(local_compute=share, external_kv_transfer=share * (LENGTH - 1))] * len(now)
+    # And each rank of prefill has computed what it was asked for itself, not one for the other.
+    share = CALLS // pair.prefill.ranks
+    assert settles(lambda: grown(pair.prefill, computed, prefilled) == [share] * pair.prefill.ranks)
+    for side in (pair.prefill, pair.decode):
+        assert settles(lambda side=side: held_share(side.engine) == 0)  # type: ignore[misc]
+
+
+def test_the_doctor_names_an_engine_whose_ranks_the_gateway_was_not_told_of(
+    engines: dict[str, Ranked],
+) -> None:
+    two, one = engines["two"], engines["one"]
+    kv = f"{LOOPBACK}:{two.kv_port}"
+    prefill, decode = (
+        f"role=prefill,url={two.engine.url},kv={kv}",
+        f"role=decode,url={one.engine.url}",
+    )
+    protocol = ("--pdd-protocol", "vllm-kvt")
+
+    untold = doctor("--instance", prefill, "--instance", decode, *protocol)
+    told = doctor("--instance", f"{prefill},dp={RANKS}", "--instance", decode, *protocol)
+
+    assert "ranks_unnamed" in untold
+    assert "ranks_unnamed" not in told
+
+
+def grown(of: Ranked, name: str, before: list[float]) -> list[float]:
+    return [now - then for now, then in zip(of.by_rank(name), before, strict=True)]
+
+
+def source_tokens(of: Ranked) -> list[dict[str, int]]:
+    """Of prompts, by rank."""
+    name = "vllm:prompt_tokens_by_source_total"
+    return [
+        {
+            source: int(metric(of.engine, name, engine=str(rank), source=source))
+            for source in ("local_compute", "external_kv_transfer")
+        }
+        for rank in range(of.ranks)
+    ]
