@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.peer_tier import PeerTier
 from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
@@ -114,7 +115,7 @@ class EngineCore:
         return self._work.stats
 
     @property
-    def tiers(self) -> Sequence[Tier]:
+    def tiers(self) -> Sequence[Tier | PeerTier]:
         return self._work.tiers
 
     @property
@@ -228,15 +229,28 @@ class EngineCore:
     def release(self, request_id: str) -> None:
         self._post(partial(self._work.release, request_id))
 
-    def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+    def _submit(
+        self, request: Request, accepted: Callable[[], None] | None, *, fetched: bool = False
+    ) -> None:
+        """`fetched`: other hosts were asked for KV of its prompt."""
         if self._failed:
             self._refuse(request.id, DIED)
             return
         if self._paused:
-            self._postponed[request.id] = partial(self._submit, request, accepted)
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=fetched)
+            return
+        begin = partial(self._post, partial(self._begin, request.id))
+        if not fetched and self._work.fetch(request, begin):
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=True)
             return
         if self._work.submit(request) and accepted is not None:
             accepted()
+
+    def _begin(self, request_id: str) -> None:
+        """What other hosts give of its prompt has come."""
+        submit = self._postponed.pop(request_id, None)
+        if submit is not None:
+            submit()
 
     def _prefill(self, request_id: str, *asked: Any) -> None:
         if self._failed:

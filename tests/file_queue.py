@@ -61,6 +61,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "tests/end_to_end/reference/test_early_first_token.py": 40,
     "tests/gateway/test_bad_requests.py": 39,
     "tests/end_to_end/reference/test_kv_tiers.py": 37,
+    "tests/end_to_end/reference/test_kv_tiers_between_hosts.py": 40,
     "tests/end_to_end/reference/test_encoders.py": 33,
     "tests/end_to_end/clients/test_clients.py": 37,
     "tests/gateway/test_watchdog.py": 33,

@@ -353,3 +353,6 @@ def _check_groups(groups: Sequence[Any]) -> None:
             f"PdgateConnector hands over one group of {' or '.join(PLANNED)}, and this model has "
             f"{', '.join(kinds)}"
         )
+
+
+surface.register(PdgateConnector.__name__, __name__)

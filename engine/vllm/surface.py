@@ -9,6 +9,7 @@ is never called.
 # side of connector.py.
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from pdgate.engine.vllm.census import Seat
@@ -17,6 +18,9 @@ from pdgate.transfer.memory import HOST
 
 try:
     import vllm  # type: ignore[import-not-found]
+    from vllm.distributed.kv_transfer.kv_connector.factory import (  # type: ignore[import-not-found]
+        KVConnectorFactory,
+    )
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
         KVConnectorBase_V1,
         KVConnectorHandshakeMetadata,
@@ -51,6 +55,7 @@ __all__ = [
     "gather",
     "instruction_set",
     "rebase",
+    "register",
     "seat",
     "share_log",
 ]
@@ -64,6 +69,17 @@ def check_version() -> None:
     version = str(vllm.__version__).partition("+")[0]
     if version not in TESTED:
         log.warning("PdgateConnector is tested on vLLM %s, not %s", ", ".join(TESTED), version)
+
+
+def register(name: str, module: str) -> None:
+    """Lets vLLM find the class `name` of a module by its name alone, wherever that module was imported.
+
+    MultiConnector looks its children's counts up so, in the API server, which ends if it finds none: vLLM 0.32.0,
+    kv_connector/v1/multi_connector.py, build_kv_connector_stats().
+    """
+    # It is already, where the module is imported anew.
+    with suppress(ValueError):
+        KVConnectorFactory.register_connector(name, module, name)
 
 
 def share_log() -> None:
