@@ -1,4 +1,4 @@
-"""Bodies of answers, as far as they may go: whoever can write to a store makes them as long as it likes.
+"""Bodies of answers, as far as they may go: any writer of a store can make them as long as it likes.
 
 whole(pieces, most_bytes)      all of it
 lines(pieces, most_bytes)      one after the other, none longer than that

@@ -17,8 +17,8 @@
 Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached
 is never an exception for either side.
 
-    await listing.revoked()                     the entry was taken away while it had a lease: whoever
-                                                runs the fleet wants this engine to leave
+    await listing.revoked()                     the entry was taken away while it had a lease: the
+                                                operator wants this engine to leave
 """
 
 import asyncio

@@ -4,7 +4,7 @@
                    '-- dropped and counted, while there is more
 
 The other end of the pipe may not be read, a terminal may be stopped, a disk may be full: the event
-loop, and signals with it, would stand still in the middle of a line. What was dropped is told in the
+loop, and signals with it, would stand still in the middle of a line. What was dropped is counted in the
 log as soon as that flows again. At the end of the process what is left has LAST_SECONDS.
 
 What is logged may be an engine's word, or a stranger's (keys of a directory, reasons of refusals): it makes

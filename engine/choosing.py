@@ -10,7 +10,7 @@ from pdgate.engine.sampling import Sampler
 
 
 class TokenChoice:
-    """Of one answer, as far as it has come.
+    """Choice of the tokens of one answer, as far as it has come.
 
     Attributes:
         ends: Tokens that end the answer.

@@ -20,7 +20,7 @@ class HookFailed(Exception):
 
 
 class Hooks:
-    """Without a connector every request is computed here, and the other hooks are not called."""
+    """Calls of the connector; without one every request is computed here, and only `plan` is called."""
 
     def __init__(self) -> None:
         self.connector: Connector | None = None

@@ -27,7 +27,7 @@ class LiveRequest:
         chosen: Its connector has it computed here, though a peer was to.
         cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
-        state: Of the last token that is kept, for whoever reads the pages.
+        state: Of the last token that is kept, for the peer that reads the pages.
     """
 
     job: Job

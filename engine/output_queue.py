@@ -1,4 +1,4 @@
-"""From the core's thread to the coroutines that wait for answers.
+"""Output queues from the core's thread to the coroutines that wait for answers.
 
 core thread   deliver(outputs of a step)  --call_soon_threadsafe-->  event loop
 event loop    one queue for each HTTP request, which may wait for several answers

@@ -28,7 +28,7 @@ from pdgate.engine.worker_rules import RequestCounts, decode_may_run, places, pr
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
+    """Limits of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
 
     max_seqs: int = 64
     max_tokens: int = 512
@@ -71,7 +71,7 @@ class StepScheduler:
         return EngineStep(list(chunks.values()), loads)
 
     def guessing(self, chunk: StepChunk, guesses: Sequence[int], left: int) -> StepChunk:
-        """With as many of these as the step has tokens `left` and the job gets pages for; nobody gives any up."""
+        """Return the chunk with as many guesses as the step has tokens `left` and pages are free; no job gives any up."""
         count = min(len(guesses), left)
         while count and not self._grow(chunk.job, chunk.end + count):
             # Those that fit into its last page.

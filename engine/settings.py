@@ -79,7 +79,7 @@ class EngineSettings:
         etcd_user_file: Holds name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
-        control: Whoever reaches the port may pause it, and change its weights.
+        control: Any client of the port may pause it, and change its weights.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         place: Of this engine, for policies that prefer near pairs; the host may be left empty.
         kv_events_port: Where it publishes what becomes of its cached blocks, on `kv_host`; 0 takes

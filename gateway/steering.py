@@ -1,4 +1,4 @@
-"""Steering: engines that somebody else has chosen for a call, said in headers or as a subset of the fleet.
+"""Steering: engines that a router before this one has chosen for a call, in headers or as a subset of the fleet.
 
     x-gateway-destination-endpoint: 10.0.0.3:8000,10.0.0.4:8000    who answers; the next where the first fails
     x-prefiller-host-port: 10.0.0.2:8000                           who reads the prompt; missing: who answers

@@ -58,7 +58,7 @@ _list: Final = msgspec.json.Decoder(list[Raw])
 
 
 class Bounds(NamedTuple):
-    """In tokens.
+    """Bounds of a call, in tokens.
 
     Attributes:
         prompt: An estimate, as only engines know their tokenizer; token ids are counted.

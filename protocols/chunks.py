@@ -191,7 +191,7 @@ class LenientEnded(msgspec.Struct):
 
 
 class WithChoices(msgspec.Struct):
-    """Of `Whole` what need not be raw."""
+    """The part of `Whole` that need not be raw."""
 
     choices: list[LenientEnded]
 

@@ -227,7 +227,7 @@ class Choices(Ending):
 
 
 class Unsaid(Ending):
-    """Of a stream of which only HTTP says how it ends."""
+    """Ending of a stream of which only HTTP says how it ends."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -300,7 +300,7 @@ class Response(Ending):
 
 
 class Outputs(Ending):
-    """Of SGLang's own answers."""
+    """Ending of SGLang's own answers."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)

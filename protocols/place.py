@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Distance(IntEnum):
-    """Between two engines, the nearer the smaller."""
+    """Distance between two engines, the nearer the smaller."""
 
     SAME_HOST = 0
     SAME_RACK = 1

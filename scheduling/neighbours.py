@@ -43,7 +43,7 @@ class Others:
 
 
 class SharedEndpoint:
-    """Of one endpoint.
+    """Account of one endpoint that processes share.
 
     Attributes:
         told: Where other workers read what is this process's; None where there are none.

@@ -40,7 +40,7 @@ class RefusalReason(StrEnum):
 
 
 class EndedConnection(Exception):
-    """By us, for what the other side said."""
+    """A connection that this side ended for what the other side said."""
 
     def __init__(self, why: RefusalReason) -> None:
         super().__init__(why)

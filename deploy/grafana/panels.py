@@ -22,7 +22,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Unit(StrEnum):
-    """In Grafana's spelling (packages/grafana-data, valueFormats/categories.ts)."""
+    """Units in Grafana's spelling (packages/grafana-data, valueFormats/categories.ts)."""
 
     COUNT = "short"
     SHARE = "percentunit"
@@ -54,7 +54,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class PanelLimits:
-    """Where a value begins to be worth a look, and to be wrong.
+    """Bounds above which a value is worth a look, and wrong.
 
     Attributes:
         low_is_bad: The values are lower bounds.

@@ -23,7 +23,7 @@ from pdgate.engine.model.weights import Floats, Weights
 
 
 class WantedLogits(Enum):
-    """Of which tokens of a span the logits are asked."""
+    """Tokens of a span whose logits are asked."""
 
     NONE = "none"
     LAST = "last"

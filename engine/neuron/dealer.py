@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES: Final = 16 << 20
 
 
 class Dealer:
-    """For one thread, but for `wake`.
+    """DEALER socket to one peer, for one thread, but for `wake`.
 
     Attributes:
         gone: The peer has ended, or never was there: it writes nothing any more.

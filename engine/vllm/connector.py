@@ -33,14 +33,14 @@ class StepOrders(surface.KVConnectorMetadata):  # type: ignore[misc]
 
 @dataclass
 class Handshake(surface.KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From each worker to the scheduler, once."""
+    """Message of each worker to the scheduler, once."""
 
     form: Form
 
 
 @dataclass
 class FailedLoads(surface.KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """From a worker to the scheduler, by request ids; vLLM adds up what all workers say."""
+    """Loads that failed at a worker, by request ids, for the scheduler; vLLM adds up what all workers say."""
 
     ids: frozenset[str]
 

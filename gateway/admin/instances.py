@@ -49,8 +49,8 @@ def routes(
     more: Callable[[Endpoint], Mapping[str, Any]] = nothing_more,
     let_in: Callable[[str], Awaitable[None]] | None = None,
 ) -> APIRouter:
-    """`token` is not empty; `more` adds what else is known of an instance; `let_in` is told of what is
-    undrained, where a weight update may have left it out."""
+    """`token` is not empty; `more` adds what else is known of an instance; `let_in` gets the id of what
+    is undrained, where a weight update may have left it out."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)

@@ -1,4 +1,4 @@
-"""Where calls wait until there is room for them, each for its turn, and not for ever.
+"""Gate of admission: calls wait there until there is room for them, each for its turn, and not for ever.
 
     with gate.turn(call.model, LinePlace(urgency, tenant, tokens)) as turn:
         if turn.waits:
@@ -357,7 +357,7 @@ class WaitingModel:
 
 
 class FreeTurn:
-    """Of calls that need not wait, as a block; nothing may be awaited before it is entered.
+    """Turn of a call that need not wait, as a block; nothing may be awaited before it is entered.
 
     Attributes:
         waits: Others are before it: in the block, `come` is to be awaited first.

@@ -187,7 +187,7 @@ class GivingWayGate:
 
 
 class LowTurn(FreeTurn):
-    """Of one call that may give way, as a block.
+    """Turn of a call that may give way, as a block.
 
     Attributes:
         place: Its first one, with its urgency.

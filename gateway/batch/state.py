@@ -29,7 +29,7 @@ class StateAway(GatewayError):
 
 
 class LeadLost(StateAway):
-    """Nothing is written: another process serves batches by now."""
+    """Another process serves batches by now, and nothing is written."""
 
 
 class StoredBatch(msgspec.Struct, frozen=True):

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 class Metaserver:
     """
     Attributes:
-        url: That engines are told.
+        url: Address that engines get.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class ControlBusy(GatewayError):
 
 
 class ControlBoard(ABC):
-    """Seen by one process; all raise StoreAway where it cannot be reached."""
+    """Store of held models, as one process sees it; all raise StoreAway where it cannot be reached."""
 
     @abstractmethod
     async def read(self) -> bytes | None:

@@ -140,7 +140,7 @@ class Following:
         for endpoint in asleep:
             self.prober.look_again(endpoint.instance.id)
         until = monotonic() + AWAKE_SECONDS
-        # Nobody tells of a single look.
+        # The prober has no event for a single look.
         while any(one.asleep for one in asleep) and monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(HELD_SECONDS)
 

@@ -39,7 +39,7 @@ TURN_SECONDS = 0.005
 
 
 class EntryComplaints:
-    """About entries: the first few in words, the rest by their number."""
+    """Log of bad entries: the first few in words, the rest by their number."""
 
     def __init__(self) -> None:
         self._said = 0

@@ -325,7 +325,7 @@ class EndpointPicker:
         assert answering is not None
         engine = answering.instance
         if not self.fallbacks or call.at or engine.dp_rank is not None:
-            # Of a rank, the header that names it goes to whoever is asked.
+            # The header that names a rank goes to any engine that is asked.
             return ()
         peer = reserved.prefill
         able = [

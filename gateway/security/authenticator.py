@@ -163,8 +163,7 @@ class KeyState:
         self.generated += generated
 
     def calls_headers(self) -> Headers:
-        """What its client is told of this worker's calls a minute, as they were when a call came last; nothing for any
-        number."""
+        """Return headers about this worker's calls a minute, as they were when a call came last; none without a limit."""
         bucket = self._bucket
         if bucket is None:
             return ()

@@ -55,7 +55,7 @@ _WINDOWS: Final = {Window.MINUTE: 0, Window.DAY: 1, Window.TOTAL: 2}
 
 @dataclass(slots=True)
 class _News:
-    """Of one tenant, added up. `taken`: prompt, cached, generated, calls, counted, and the minutes."""
+    """Unsent changes of one tenant, added up. `taken`: prompt, cached, generated, calls, counted, and the minutes."""
 
     taken: list[int] = field(default_factory=lambda: [0] * 8)
     held: list[int] = field(default_factory=lambda: [0, 0])

@@ -36,14 +36,14 @@ TELL_SECONDS: Final = 0.5
 UNSAID_TOKENS: Final = 4096
 """That a call may generate that says nothing, of a model whose engines do not say how long it is."""
 TOKENS_A_SECOND: Final = 500
-"""More than an engine generates of one answer: what an answer took that nobody waited for is at most that."""
+"""More than an engine generates of one answer: what an answer took whose client had left is at most that."""
 
 Length = Callable[[str | None], int | None]
 """Model -> tokens of its longest context, where that is known."""
 
 
 class Accounts(Protocol):
-    """Where tenants of several replicas have their accounts; see in_redis.py.
+    """Accounts of tenants of several replicas; see in_redis.py.
 
     Attributes:
         away: Whether it does not answer, so that this host decides alone.
@@ -77,7 +77,7 @@ class HeldTokens(NamedTuple):
     Attributes:
         limits: When it entered.
         holder: As account.ReserveResult has it.
-        headers: What its client is told of what is left.
+        headers: What is left, for the client.
     """
 
     limits: tuple[TokenLimit, ...]
@@ -161,7 +161,7 @@ class Tenants:
         *,
         unsaid: bool = False,
     ) -> HeldTokens:
-        """`takes`: what a client is told that its call may take. Raise RateLimited, InsufficientQuota."""
+        """`takes`: what the call may take, for the client's headers. Raise RateLimited, InsufficientQuota."""
         if self.shared is None:
             answered = self.local.reserve(key_state.name, limits, needs)
         else:

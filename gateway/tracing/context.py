@@ -21,7 +21,7 @@ _read = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(
 
 
 class Parent(NamedTuple):
-    """Who asked.
+    """The span that a call comes from.
 
     Attributes:
         trace, span: Hexadecimal.

@@ -27,7 +27,7 @@ Ids = Mapping[str, tuple[str, float]]
 
 
 class Bar(Protocol):
-    """Where progress is shown."""
+    """Display of progress."""
 
     def add(self, steps: int) -> None:
         """So many more are to be made."""

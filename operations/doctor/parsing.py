@@ -53,7 +53,7 @@ _WILDCARDS: Final = ("*", "0.0.0.0", "[::]", "")
 
 @dataclass(slots=True)
 class SeenMetrics:
-    """Of /metrics, what the doctor wants.
+    """The part of /metrics that the doctor wants.
 
     Attributes:
         taken_tokens: Of prompts, that came from other engines; None if it does not count these.

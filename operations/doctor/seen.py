@@ -47,7 +47,7 @@ class SeenBootstrap:
 
 @dataclass(frozen=True, slots=True)
 class SeenEvents:
-    """Where KV events are published; an address that others can dial.
+    """Publisher of KV events, with an address that others can dial.
 
     Attributes:
         source: All that the engine says of it.

@@ -33,7 +33,7 @@ ALONE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ample:
-    """Where there is room for sure, among the engines of one eligible set, as there mostly is.
+    """Bounds below which there is room for sure, among the engines of one eligible set, as there mostly is.
 
     Attributes:
         begun: Fewer calls than that have begun, and

@@ -212,7 +212,7 @@ class PowerOfTwo(Picker):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Softmax(Picker):
-    """By lot, where one that is better by `temperature` has e times as many chances."""
+    """Picker by lot, where an endpoint that is better by `temperature` has e times as many chances."""
 
     def __init__(self, temperature: float, random: Random | None = None) -> None:
         """Raises ValueError unless the temperature is above 0."""

@@ -37,7 +37,7 @@ class SharedLines:
 
 
 class SharedLine:
-    """Of one model."""
+    """Waiting calls of one model, in all workers."""
 
     __slots__ = ("_edition", "_key", "_neighbourhood", "_theirs", "_told")
 

@@ -67,7 +67,7 @@ class Lru:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Of a call that some engine can serve in time.
+    """Need of a call that some engine can serve in time.
 
     Attributes:
         at: When it comes.
