@@ -86,7 +86,7 @@ class Mailbox:
         return index, output
 
     def close(self) -> None:
-        """It will not be read on: aborts what is not over."""
+        """End the reading: abort what is not over."""
         for request_id in self.open_ids:
             self._room.forget(request_id)
             self._core.abort(request_id)

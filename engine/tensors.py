@@ -98,7 +98,7 @@ class KvPlaces:
 
 
 def open_tensors(device: str, threads: int) -> Tensors | None:
-    """None without a device: NumPy computes. Raises LookupError."""
+    """Open the tensors of a device; None without one: NumPy computes. Raise LookupError."""
     return Tensors(device, threads) if device else None
 
 

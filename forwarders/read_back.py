@@ -137,7 +137,7 @@ class KvReadBack:
         self.held_bytes = 0
 
     def turn(self, call: Call, owner: str) -> ChatTurn | None:
-        """None where nothing is read back, now or next time. `owner`: name of its API key."""
+        """Return the turn of a chat; None if nothing is read back, now or next time. `owner`: name of its API key."""
         if call.path != CHAT or not tokenize.asks_for_all(call):
             return None
         messages = call.body.get("messages")

@@ -154,7 +154,7 @@ class Scheduler:
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
-        """It answers looks, and is not known to stand still."""
+        """Whether an engine answers probes, and is not known to stand still."""
         endpoint = self._by_id.get(instance.id)
         if endpoint is None or not endpoint.up or endpoint.stuck:
             return False

@@ -116,7 +116,7 @@ class Queue(ABC):
 
     @abstractmethod
     def done(self, item_id: str) -> None:
-        """It is not delivered again. Unknown ids are ignored."""
+        """Mark an item as not to be delivered again. Unknown ids are ignored."""
 
     @abstractmethod
     def depth(self) -> Depth: ...

@@ -88,7 +88,7 @@ class LMCacheHandOver(Connector):
         self._core.loaded(request_id)
 
     def cancel(self, request_id: str) -> None:
-        """Nothing is ever under way."""
+        """Do nothing, as no load is ever under way."""
 
     def kept(
         self,

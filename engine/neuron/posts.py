@@ -41,7 +41,7 @@ class CompletionToken:
 
     @property
     def done(self) -> bool:
-        """Nothing more happens: all has gone, or the communicator has ended."""
+        """Whether nothing more happens: all has gone, or the communicator has ended."""
         return self._open == 0
 
     def posted(self) -> None:

@@ -228,10 +228,10 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             HOOKS.about("bind_connector_metadata")
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Nothing to do: loads were started with the orders."""
+        """Do nothing: loads were started with the orders."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to do: a request runs only when all of its load is there."""
+        """Do nothing: a request runs only when all of its load is there."""
 
     @guarded(None)
     def save_kv_layer(
@@ -244,7 +244,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             self._running.worker.computed(self._running.layers[layer_name])
 
     def wait_for_save(self) -> None:
-        """Nothing to do: blocks stay where they are until they are reported sent."""
+        """Do nothing: blocks stay where they are until they are reported sent."""
 
     @guarded((None, None))
     def get_finished(self, finished_req_ids: set[str]) -> Any:

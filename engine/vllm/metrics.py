@@ -52,7 +52,7 @@ class Growth:
         self._last = Totals()
 
     def since(self, totals: Totals) -> Numbers | None:
-        """None if nothing has changed, which is what most steps say."""
+        """Return what has changed; None if nothing has, as after most steps."""
         if totals == self._last:
             return None
         before, now = asdict(self._last), asdict(totals)

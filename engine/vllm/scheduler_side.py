@@ -121,7 +121,7 @@ class SchedulerSide:
     def allocated(
         self, request: VllmRequest, block_ids: Sequence[int], external_tokens: int
     ) -> None:
-        """It has blocks; `external_tokens` of them have to come from a peer."""
+        """Note the blocks of a request; `external_tokens` have to come from a peer."""
         live = self._of(request)
         if live is None:
             return

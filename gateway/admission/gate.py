@@ -128,7 +128,7 @@ class Gate:
         self.look()
 
     def look(self) -> None:
-        """There may be room now."""
+        """Let calls in for which there is room by now."""
         if not self.line_length:
             return
         for name, model in self.models.items():

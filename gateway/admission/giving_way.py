@@ -109,7 +109,7 @@ class GivingWayGate:
         self._running.setdefault(turn.place.urgency, {})[turn] = None
 
     def left(self, turn: "LowTurn") -> None:
-        """It holds no engine any more."""
+        """Forget a turn that holds no engine any more."""
         level = self._running.get(turn.place.urgency)
         if level is not None:
             level.pop(turn, None)

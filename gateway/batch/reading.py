@@ -56,7 +56,7 @@ class Reading:
                 crowd.give_back(held)
 
     def done(self, line: BatchLine | BrokenLine) -> None:
-        """It is no more in memory."""
+        """Count a line as held no more."""
         self._crowd.give_back(_size(line))
 
 

@@ -133,7 +133,7 @@ class Runner:
         self._complaint = ""
 
     def look(self) -> None:
-        """There may be something to do."""
+        """Wake the runner: there may be something to do."""
         self._news.set()
 
     async def run(self) -> None:

@@ -165,7 +165,7 @@ class PickedCall:
         self._end("ok", 200)
 
     def left(self) -> None:
-        """It will not be."""
+        """End a call whose response will not be whole."""
         if self._over:
             return
         gone = asyncio.CancelledError()

@@ -140,7 +140,7 @@ class EndpointPicker:
         return None if authenticator is None else authenticator.screen(head.headers)
 
     def refused(self, error: GatewayError) -> None:
-        """It never became a call."""
+        """Count a request that never became a call."""
         self._stats.refused(error)
 
     async def pick(self, head: AskedHead, body: bytes, key_state: KeyState | None) -> PickedCall:

@@ -89,7 +89,7 @@ class EventTranslation:
         self.links.untie()
 
     def drop(self, instance_id: str) -> None:
-        """Nothing is heard of it any more."""
+        """Forget an engine whose events are heard no more."""
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
 

@@ -207,7 +207,7 @@ class TokenOpener(Protocol):
     def gone(self) -> Mapping[str, int]: ...
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized for one that is not good, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
 
 
 class Authenticator:

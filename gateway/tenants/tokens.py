@@ -131,7 +131,7 @@ class SignedTokens:
         self._known.clear()
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
         if token.count(b".") != 2:
             return None
         if len(token) > MOST_TOKEN_BYTES:

@@ -104,7 +104,7 @@ def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Sa
 
 
 def read_back(execution: Execution) -> Iterator[Samples]:
-    """Nothing where it is off."""
+    """Samples of reading back; none where it is off."""
     known = execution.read_back
     if known is not None:
         yield families.READ_BACKS.samples(((outcome,), n) for outcome, n in known.outcomes.items())
@@ -146,7 +146,7 @@ def prefixes(index: PrefixIndex) -> Iterator[Samples]:
 
 
 def keys(authenticator: Authenticator) -> Iterator[Samples]:
-    """There are as many values of the label as there are keys, but of tokens, whose tenants come and go."""
+    """Samples of keys, a label value for each, and of signed tokens together, whose tenants come and go."""
     key_states = authenticator.key_states.items()
     yield families.KEY_CALLS.samples((name, key_state.calls) for name, key_state in key_states)
     yield families.KEY_CALLS_IN_FLIGHT.samples(

@@ -26,7 +26,7 @@ class Agenda:
         return self.now
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Not before now."""
+        """Have `act` done at that time, or now if it is past."""
         self._count += 1
         heappush(self._heap, (max(time, self.now), self._count, act))
 

@@ -31,7 +31,7 @@ class PausableJourney(Protocol):
         """As its caller said."""
 
     def running(self, urgency: int) -> RunningCall | None:
-        """None while it cannot be paused."""
+        """Return what can be paused of the call; None while it cannot be."""
 
     def pause(self) -> None:
         """Its jobs end, and what they held is free."""

@@ -31,7 +31,7 @@ class JobListener(Protocol):
     """Listener to a job; may give its engine other jobs meanwhile."""
 
     def load(self, job: "SimulatedJob", missing_tokens: int) -> None:
-        """There is room for its KV, of which so much is not there yet: have it brought."""
+        """Have the missing KV brought, as there is room for all of it."""
 
     def first_token(self, job: "SimulatedJob") -> None: ...
 

@@ -60,7 +60,7 @@ async def probe(
     step: Step,
     kv_secrets: Sequence[str] = (),
 ) -> Probes:
-    """Only those that are well; whatever goes wrong is part of what is found."""
+    """Probe the engines that are well; whatever goes wrong is part of what is found."""
     examined = Examined([seen for seen in fleet if seen.well], Probes())
     probes = examined.probes
     await _alone(client, examined, step, kv_secrets)

@@ -291,7 +291,7 @@ class LatencyModel:
     # What was seen.
 
     def has_call(self) -> None:
-        """It is to read a prompt, so that it will be seen how long that takes."""
+        """Note a prompt to read, which will show how long that takes."""
         if self.overlooked > self._patience:
             self.prefill_rate.forget()
             self._tried = True

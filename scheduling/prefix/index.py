@@ -208,7 +208,7 @@ class PrefixIndex:
         return self._tree.evictions
 
     def blocks_of(self, call: Call) -> Sequence[int]:
-        """None of them for a prompt that is too short for any instance to have some of it."""
+        """Return the prompt's blocks; none if it is too short for any instance to have some of it."""
         blocks = call.blocks
         return self._source(call) if blocks is None else blocks
 
@@ -296,7 +296,7 @@ class PrefixIndex:
         reads: bool = True,
         in_pages: int | None = None,
     ) -> None:
-        """It does not, so it has no more tokens of it than it had before; in its pages, if they were fewer."""
+        """Undo `routed`: the engine has as many tokens of the prompt as before; as in its pages, if fewer."""
         if reads:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had

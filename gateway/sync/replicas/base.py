@@ -36,4 +36,4 @@ class ReplicaStream(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """It is used no more."""
+        """Let go of the store."""
