@@ -30,7 +30,6 @@ KINDS: Final = 5
 """Words of a day, and of all days: prompt, cached, generated, calls, and what counts of prompts."""
 WORDS: Final = 15
 
-_CACHED: Final = 1
 _GENERATED: Final = 2
 _COUNTED: Final = 4
 _MILLI: Final = 1000
