@@ -12,5 +12,6 @@ upload      a form with a file, written as it comes
 routes      /v1/files and /v1/batches
 answering   one line through the service, until it has its answer
 reading     lines of an input, as memory allows
+serving     one batch, from its input to its files
 runner      the one process that serves batches
 """

@@ -37,8 +37,7 @@ from pdgate.gateway.batch.objects import (
     StoredFile,
     new_id,
 )
-from pdgate.gateway.batch.runner import BatchLimits
-from pdgate.gateway.batch.state import BatchState, StateAway
+from pdgate.gateway.batch.state import BatchLimits, BatchState, StateAway
 from pdgate.gateway.batch.upload import UploadForm, receive
 from pdgate.gateway.front.asgi_cycle import LET_IN, STREAMED
 from pdgate.gateway.front.limits import BODY_SECONDS

@@ -197,7 +197,7 @@ def batches(runner: "Runner") -> Iterator[Samples]:
         yield families.BATCHES.samples(
             (status.value, count) for status, count in runner.statuses.items()
         )
-    yield families.BATCH_LINES.samples(runner.lines.items())
+    yield families.BATCH_LINES.samples(runner.serving.lines.items())
 
 
 def realtime(sessions: Sessions) -> Iterator[Samples]:

@@ -42,9 +42,9 @@ def batches(core: GatewayCore, service: Service) -> Component:
     from pdgate.gateway.batch.archive import Archive
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
     from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
-    from pdgate.gateway.batch.runner import BatchLimits, Runner
+    from pdgate.gateway.batch.runner import Runner
     from pdgate.gateway.batch.sharing import opened
-    from pdgate.gateway.batch.state import MOST_FILES, StoredBatch
+    from pdgate.gateway.batch.state import MOST_FILES, BatchLimits, StoredBatch
 
     folder = Path(given.folder)
     state, files = opened(given.state, folder), folder / "files"
