@@ -58,7 +58,7 @@ class Layout:
 
     @property
     def total_bytes(self) -> int:
-        """Of one shard."""
+        """Bytes of one shard."""
         return self.layers * self.blocks * self.page_bytes
 
     @property

@@ -56,7 +56,7 @@ class StepScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """Of prompts, still to be computed here. May be asked by another thread."""
+        """Tokens of prompts, still to be computed here. May be asked by another thread."""
         # Each is copied at once, as they change meanwhile.
         jobs = [*self.arriving.copy(), *self.waiting.copy(), *self.running.copy()]
         return sum(max(0, job.missing - (job.load or 0)) for job in jobs if not job.decodes)
@@ -113,7 +113,7 @@ class StepScheduler:
         return blocks
 
     def take_pages(self, job: Job) -> list[int]:
-        """Of a job about to be aborted: the caller's now, to `drop` in the end."""
+        """Take the pages of a job about to be aborted: the caller's now, to `drop` in the end."""
         blocks, job.blocks = job.blocks, []
         return blocks
 

@@ -211,7 +211,7 @@ class EngineSettings:
             )
 
     def of_rank(self, rank: int) -> "EngineSettings":
-        """Of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
+        """Settings of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
         events, replay = self.kv_events_port, self.kv_events_replay_port
         return replace(
             self,
@@ -228,6 +228,6 @@ class EngineSettings:
 
     @property
     def most_tokens(self) -> int:
-        """Of one sequence: what was asked for, and no more than all blocks hold."""
+        """Tokens of one sequence: what was asked for, and no more than all blocks hold."""
         room = self.blocks * self.block_tokens
         return min(room, self.max_model_tokens or room)

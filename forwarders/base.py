@@ -285,7 +285,7 @@ class Reserved(Protocol):
 
     @property
     def unread_tokens(self) -> int:
-        """Of the prompt, what the engine has still to compute."""
+        """Tokens of the prompt that the engine has still to compute."""
 
     def drop_unread(self) -> None:
         """That will not be computed, as the call gives way."""

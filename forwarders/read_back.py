@@ -97,7 +97,7 @@ class ChatTurn:
             self.prefill, self.tokens, self.seal = engine, len(ids), seal
 
     def hears(self, piece: bytes) -> None:
-        """Of decode's answer; a whole one, or what is no usual piece of a stream."""
+        """Hear decode's answer; a whole one, or what is no usual piece of a stream."""
         if self.said or len(self._half) + len(piece) > MOST_SAID_BYTES:
             self._half = b""
             return
@@ -181,7 +181,7 @@ class KvReadBack:
             self._drop(next(iter(self.turns)))
 
     def forget(self, engine_or_model: str) -> None:
-        """Of this engine, which began anew or has other weights, or of a model, nothing is read back."""
+        """Read nothing back of an engine that began anew or has other weights, or of a model."""
         for key, kept in list(self.turns.items()):
             if engine_or_model in (kept.decode, kept.model):
                 self._drop(key)

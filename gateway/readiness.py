@@ -55,7 +55,7 @@ def readiness(endpoints: Endpoints) -> dict[str, Any]:
 
 
 def of_model(endpoints: Endpoints, model: str) -> dict[str, Any]:
-    """Of one model, whatever the others lack; one that no engine serves is not ready."""
+    """Readiness of one model, whatever the others lack; one that no engine serves is not ready."""
     try:
         eligible = endpoints.eligible(model)
     except GatewayError:

@@ -46,7 +46,7 @@ class Steering:
         self._addresses = addresses
 
     async def state_of(self, headers: RequestHeaders) -> RetryState:
-        """Of the call's first attempt. Raises BadRequest; NoInstance for engines that are not known here."""
+        """Retry state of the call's first attempt. Raise BadRequest; NoInstance for engines that are not known here."""
         destinations = _addresses_in(headers, DESTINATION)
         if not destinations:
             return FRESH

@@ -338,7 +338,7 @@ class Outputs(Ending):
 
 
 def ending_of(call: Call) -> Ending:
-    """Of the stream that answers it."""
+    """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
         return Choices(call)

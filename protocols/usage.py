@@ -90,7 +90,7 @@ def _usage(said: _UsageSaid) -> Usage:
 
 
 def counts_in(usage: bytes) -> Usage | None:
-    """Of the JSON object itself, in whatever shape."""
+    """Usage in the JSON object itself, in whatever shape."""
     try:
         said = _read_said(usage)
     except UNREADABLE:

@@ -212,7 +212,7 @@ class DecisionTrace:
 
 
 def shown(endpoints: Sequence[Endpoint], chosen: Endpoint) -> Sequence[Endpoint]:
-    """Of those that were considered."""
+    """The considered endpoints that are shown."""
     if len(endpoints) <= MOST_SHOWN:
         return endpoints
     return [chosen, *[one for one in endpoints if one is not chosen][: MOST_SHOWN - 1]]

@@ -22,7 +22,7 @@ Numbers = tuple[int, int, int, int]
 
 
 def calls_of_this_gateway(endpoint: "Endpoint") -> int:
-    """Of all its workers, without those of its replicas."""
+    """Calls of all workers of this gateway, without those of its replicas."""
     shared = endpoint.shared
     return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
 

@@ -128,7 +128,7 @@ class Reservation:
 
     @property
     def unread_tokens(self) -> int:
-        """Of its prompt, what the engine has still to compute."""
+        """Tokens of its prompt that the engine has still to compute."""
         return self._unread
 
     def drop_unread(self) -> None:

@@ -123,4 +123,4 @@ class Queue(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Of this end; items and other ends stay."""
+        """Close this end; items and other ends stay."""

@@ -163,5 +163,5 @@ def number(
 
 
 def seen_by_any(gauge: str, by: str, of: str = OF_JOB) -> str:
-    """Of what every gateway sees on its own: the worst that any of them says."""
+    """Query of what every gateway sees on its own: the worst that any of them says."""
     return f"max by ({by}) ({gauge}{{{of}}})"

@@ -36,7 +36,7 @@ KEY: Final = "whole_pages"
 
 
 def staging(shape: PageShape, allocate: Callable[[int], Region]) -> Region:
-    """Of decode: a place for each of its blocks, with all layers and heads."""
+    """Staging memory of decode: a place for each of its blocks, with all layers and heads."""
     return allocate(shape.blocks * _block_bytes(shape))
 
 

@@ -77,7 +77,7 @@ def share_log() -> None:
 
 
 def seat(config: Any, latent: bool) -> Seat:
-    """Of this worker, in vLLM's process groups. `latent`: the model's KV has one head (MLA).
+    """Seat of this worker in vLLM's process groups. `latent`: the model's KV has one head (MLA).
 
     Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
     """

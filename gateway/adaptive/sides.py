@@ -110,6 +110,6 @@ def _moves(endpoint: Endpoint) -> bool:
 
 
 def group_name(group: object) -> str:
-    """Of a group of engines, for operators: the models that it serves."""
+    """Name of a group of engines, for operators: the models that it serves."""
     assert isinstance(group, tuple)
     return ",".join(sorted(group[1]))

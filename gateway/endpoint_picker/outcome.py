@@ -146,7 +146,7 @@ class PickedCall:
         return found
 
     def piece(self, body: bytes) -> None:
-        """Of the answer."""
+        """Take a piece of the answer."""
         self._tail = (
             (self._tail + body)[-TAIL_BYTES:] if len(body) < TAIL_BYTES else body[-TAIL_BYTES:]
         )

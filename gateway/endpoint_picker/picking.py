@@ -77,7 +77,7 @@ class AskedHead:
 
     @staticmethod
     def of(headers: Headers, subset: Sequence[str] | None) -> "AskedHead":
-        """Of headers with Envoy's pseudo-headers."""
+        """Head made of headers with Envoy's pseudo-headers."""
         pseudo = {name: value.decode("latin-1") for name, value in headers if name[:1] == b":"}
         real = [header for header in headers if header[0][:1] != b":"]
         return AskedHead(

@@ -106,7 +106,7 @@ class MetricsReader:
                 await asyncio.sleep(seconds / len(endpoints))
 
     def age_seconds(self, instance_id: str) -> float | None:
-        """Of the last page; None if there is none."""
+        """Age of the last page; None if there is none."""
         reading = self.readings.get(instance_id)
         return None if reading is None else self._clock() - reading.at
 
@@ -162,7 +162,7 @@ class MetricsReader:
 
 
 def takers(endpoints: Iterable[Endpoint]) -> Mapping[str, int]:
-    """Of prefill engines with one protocol and model there is one queue, if the protocol has any."""
+    """Engine -> how many share its queue: prefill engines of one protocol and model have one, if any."""
     up = [c for c in endpoints if c.may_serve and c.instance.role.serves(Role.PREFILL)]
     kinds = Counter((c.instance.speaks, c.models) for c in up)
     return {c.instance.id: kinds[c.instance.speaks, c.models] for c in up}

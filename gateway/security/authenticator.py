@@ -267,12 +267,12 @@ class Authenticator:
         return self._by_header.get(said) or self._look_up(said)
 
     def named(self, name: str) -> KeyState | None:
-        """Of a key, or of a tenant whose token came lately."""
+        """State of the key of this name, or of a tenant whose token came lately."""
         found = self.key_states.get(name)
         return self.tokens.states.get(name) if found is None and self.tokens is not None else found
 
     def states(self) -> list[KeyState]:
-        """Of all keys, and of the tenants whose tokens came lately."""
+        """States of all keys, and of the tenants whose tokens came lately."""
         more = () if self.tokens is None else self.tokens.states.values()
         return [*self.key_states.values(), *more]
 

@@ -139,7 +139,7 @@ class Tenants:
         return found
 
     async def enter(self, key_state: KeyState, call: Call) -> TokenHold:
-        """Of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
+        """Reserve for a call of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
         limits = self.limits_of(key_state)
         bounds = bounds_of(call)
         generated = bounds.most_generated(self._unsaid(key_state, call, bounds))
@@ -213,7 +213,7 @@ class Tenants:
             del self._told[name]
 
     async def usage(self, key_state: KeyState) -> dict[str, Any]:
-        """Of one tenant, for operators: what it took, what its limits are, and what is left."""
+        """Usage of one tenant, for operators: what it took, what its limits are, and what is left."""
         limits = self.limits_of(key_state)
         if self.shared is None:
             view = self.local.look(key_state.name, limits)

@@ -219,7 +219,7 @@ class SignedTokens:
 
 
 def name_of(claim: str) -> str:
-    """Of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
+    """Name of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
     if _is_plain(claim):
         return PREFIX + claim
     return f"{PREFIX}sha256:{sha256(claim.encode(errors='surrogatepass')).hexdigest()[:32]}"

@@ -50,7 +50,7 @@ def state_in(headers: Headers) -> str:
 
 
 def traceparent(trace: str, span: str) -> str:
-    """Of a call that is sampled."""
+    """Header of a call that is sampled."""
     return f"00-{trace}-{span}-01"
 
 

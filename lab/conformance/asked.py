@@ -104,7 +104,7 @@ class Wanted:
 
 
 def url_of(entry: str) -> str:
-    """Of an engine that was named by its URL, or as for `pdgate serve --instance`."""
+    """URL of an engine that was named by it, or as for `pdgate serve --instance`."""
     if "url=" not in entry:
         return entry.rstrip("/")
     words = dict(word.partition("=")[::2] for word in entry.split(","))

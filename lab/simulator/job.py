@@ -85,5 +85,5 @@ class SimulatedJob:
 
     @property
     def missing(self) -> int:
-        """Of these, what has still to be computed."""
+        """Tokens of the context that have still to be computed."""
         return self.context_tokens - self.computed

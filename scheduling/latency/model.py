@@ -397,12 +397,12 @@ class InstanceFamily:
         self._asked = 0
 
     def prefill_rate(self) -> Rate | None:
-        """Of a typical engine; None while none is known."""
+        """Prefill rate of a typical engine; None while none is known."""
         self._look()
         return self._reading
 
     def quickest(self) -> Rate | None:
-        """Of the engine that reads fastest; None while none is known."""
+        """Rate of the engine that reads fastest; None while none is known."""
         self._look()
         return self._quickest
 

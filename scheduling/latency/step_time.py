@@ -89,7 +89,7 @@ class StepTime:
         batch: float = 1.0,
         context_tokens: float = 0.0,
     ) -> None:
-        """Of a stretch of a stream; one of no steps says nothing.
+        """Learn from a stretch of a stream; one of no steps says nothing.
 
         `batch`, `context_tokens`: answers that were made, and what they attended to, together.
         """

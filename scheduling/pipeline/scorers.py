@@ -62,7 +62,7 @@ def fits(call: Call, endpoint: Endpoint) -> bool:
 
 
 def room(call: Call, endpoint: Endpoint) -> float:
-    """Of its KV, what is free once it has the call and all that is on its way there."""
+    """Share of its KV that is free once it has the call and all that is on its way there."""
     free = kv_free_after(call, endpoint)
     if free is not None:
         return max(0.0, free)
@@ -84,7 +84,7 @@ def idleness(call: Call, endpoint: Endpoint) -> float:
 
 
 def cached_share(context: PolicyContext) -> Scorer:
-    """Of the call's prompt, what the engine need not compute."""
+    """Scorer by the share of the call's prompt that the engine need not compute."""
     return nothing_cached if context.prefixes is None else context.prefixes.cached_share
 
 
@@ -170,7 +170,7 @@ class Picker(ABC):
 
     @abstractmethod
     def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
-        """Of one at least. Those that are not scored cost nothing."""
+        """Pick of one at least. Those that are not scored cost nothing."""
 
     def rule(self) -> Rule:
         """What a reader of the scores can say of its choice; nothing of one that draws lots by them."""

@@ -261,7 +261,7 @@ class PrefixIndex:
                 found[name] = saved
 
     def cached_share(self, call: Call, endpoint: Endpoint) -> float:
-        """Of the call's prompt, how much this one has: 0..1."""
+        """Share of the call's prompt that this endpoint has: 0..1."""
         cached = self.matched(call).get(endpoint.instance.id, 0)
         return cached / call.prompt_tokens if cached else 0.0
 
@@ -309,7 +309,7 @@ class PrefixIndex:
                 tell(instance_id, blocks, kept)
 
     def hear(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
-        """Of an update of another process, as it was there."""
+        """Hear an update of another process, as it was there."""
         if kept is None:
             self.stored(instance_id, blocks)
         else:

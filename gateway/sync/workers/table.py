@@ -79,7 +79,7 @@ class TableView:
         return self._words[_CHANGES]
 
     def keys(self) -> tuple[int, ...]:
-        """Of all rows, as they are seen now."""
+        """Keys of all rows, as they are seen now."""
         words = self._words
         return tuple(words[ROW_WORDS : (self._given() + 1) * ROW_WORDS : ROW_WORDS])
 

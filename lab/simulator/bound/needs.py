@@ -140,7 +140,7 @@ def needs(plan: WorldPlan, asks: Sequence[TraceCall], *, lru: bool = False) -> l
     found = []
 
     def reading(begins: int, ends: int) -> float:
-        """Of the tokens from one place of a prompt to another, in steps that are full of others'."""
+        """Seconds for the tokens from one place of a prompt to another, in steps that are full of others'."""
         looked_at = (ends * ends - begins * begins) / 2
         return (ends - begins) * token_seconds + looked_at * hardware.pair_seconds
 
