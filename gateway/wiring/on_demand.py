@@ -41,7 +41,8 @@ def batches(core: GatewayCore, service: Service) -> Component:
         return Component(serves=[_no_batches()])
     from pdgate.gateway.batch.archive import Archive
     from pdgate.gateway.batch.blobs import LocalBlobs, RemoteBlobs
-    from pdgate.gateway.batch.routes import BATCHES, FILES, Books, routes
+    from pdgate.gateway.batch.operations import BatchOperations
+    from pdgate.gateway.batch.routes import BATCHES, FILES, routes
     from pdgate.gateway.batch.runner import Runner
     from pdgate.gateway.batch.sharing import opened
     from pdgate.gateway.batch.state import MOST_FILES, BatchLimits, StoredBatch
@@ -60,10 +61,11 @@ def batches(core: GatewayCore, service: Service) -> Component:
     )
     ready = core.prober.first_round
     runner = Runner(service, state.led, state.lead, archive, limits, core.crowd, ready)
+    operations = BatchOperations(service, state.routed, archive, limits, runner.look)
     return Component(
         jobs={"batches": runner.run},
         collect=partial(metrics.batches, runner),
-        serves=[routes(Books(service, state.routed, archive, limits, runner.look))],
+        serves=[routes(operations)],
         owns=(FILES, BATCHES),
     )
 

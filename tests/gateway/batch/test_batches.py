@@ -15,7 +15,7 @@ import pytest
 
 from pdgate.gateway.batch import answering, runner
 from pdgate.gateway.batch.objects import BatchObject, StoredFile
-from pdgate.gateway.batch.routes import MOST_UPLOADS
+from pdgate.gateway.batch.operations import MOST_UPLOADS
 from pdgate.gateway.batch.serving import WRITTEN_SECONDS
 from pdgate.gateway.batch.sqlite import SqliteState
 from pdgate.gateway.config.api_keys import ApiKeyEntry
