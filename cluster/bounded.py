@@ -22,7 +22,7 @@ async def whole(pieces: AsyncIterator[bytes], most_bytes: int) -> bytes:
 
 
 async def lines(pieces: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """Without empty ones, and without what was left when the pieces ended. Raises TooLong.
+    """Lines without empty ones, and without what was left when the pieces ended. Raises TooLong.
 
     Not by httpx2, which also ends lines at U+0085, as it may stand in an annotation.
     """

@@ -158,7 +158,7 @@ class Stderr(logging.Handler):
 
 
 def log_to_stderr(level: str, formatter: logging.Formatter | None = None) -> None:
-    """For the whole process, threads and the end by an exception included; a second time changes nothing."""
+    """Log to stderr in the whole process, threads and the end by an exception included; a second time changes nothing."""
     root = logging.getLogger()
     if root.handlers:
         return
@@ -173,7 +173,7 @@ def log_to_stderr(level: str, formatter: logging.Formatter | None = None) -> Non
 
 
 def lines_dropped() -> int:
-    """By this process so far."""
+    """Lines that this process has dropped so far."""
     handlers = logging.getLogger().handlers
     return sum(one.writer.dropped for one in handlers if isinstance(one, Stderr))
 

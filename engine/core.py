@@ -70,7 +70,7 @@ class EngineCore:
         self._thread = threading.Thread(target=self._run, name="engine-core", daemon=True)
 
     def connect(self, connector: Connector) -> None:
-        """Before `start`; without it the engine computes everything itself."""
+        """Connect before `start`; without a connector the engine computes everything itself."""
         self._work.hooks.connector = connector
 
     @property

@@ -70,7 +70,7 @@ class Hooks:
         _guarded(lambda: self._there.cancel(request_id), request_id)
 
     def watch(self, chunks: Sequence[StepChunk]) -> Callable[[int], None] | None:
-        """To call behind each layer of a step with these chunks of requests to be kept."""
+        """Function to call behind each layer of a step with these chunks of requests to be kept."""
         if not chunks:
             return None
 

@@ -52,7 +52,7 @@ class Layout:
 
     @property
     def page_bytes(self) -> int:
-        """In one shard."""
+        """Bytes of a page in one shard."""
         row_bytes = self.planes * self.head_dim * self.item_bytes
         return self.shard_kv_heads * self.block_tokens * row_bytes
 

@@ -118,7 +118,7 @@ def span(chunk: StepChunk) -> TokenSpan:
 
 
 def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
-    """For a load that starts: its pages, and how many tokens are there already.
+    """Pages of a load that starts, and how many tokens are there already.
 
     For a request that ended before it got pages, nothing is left to load: its peer learns
     through the same call that it may let go.

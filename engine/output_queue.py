@@ -23,7 +23,7 @@ class OutputQueue:
             self._loop.call_soon_threadsafe(self._sort, outputs)
 
     def submit(self, core: EngineCore, requests: Sequence[Request]) -> "Mailbox":
-        """On the event loop."""
+        """Submit requests, on the event loop."""
         box = Mailbox(self, core, [request.id for request in requests])
         self._boxes |= dict.fromkeys(box.open_ids, box)
         for request in requests:

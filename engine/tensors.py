@@ -70,7 +70,7 @@ class Tensors:
         return made
 
     def memory(self, made: Any) -> DeviceMemory:
-        """As transfer backends register it."""
+        """Memory as transfer backends register it."""
         return DeviceMemory(self.device, made.data_ptr(), made.numel())
 
     def moment(self) -> DeviceEvent | None:

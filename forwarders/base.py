@@ -288,7 +288,7 @@ class Reserved(Protocol):
         """Tokens of the prompt that the engine has still to compute."""
 
     def drop_unread(self) -> None:
-        """That will not be computed, as the call gives way."""
+        """Drop what will not be computed, as the call gives way."""
 
     def has_read(self, seconds: float) -> StreamWatch | None:
         """Note how long reading the prompt took, with what was to be read before.

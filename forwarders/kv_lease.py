@@ -188,7 +188,7 @@ class KvLease:
         self._decode = decode
 
     def seconds_to_begin(self, now: float, *, streams: bool) -> float | None:
-        """Within which decode should have begun; None if it may take as long as it likes.
+        """Seconds within which decode should have begun; None if it may take as long as it likes.
 
         A decode engine that would read another prompt's KV is left before it can: it would keep
         what it has read in its prefix cache, too, under this prompt's name. Only streams begin

@@ -364,7 +364,7 @@ def _going_on(event: bytes) -> bytes:
 
 
 def choices_of(call: Call) -> int:
-    """As many as must end; at least one."""
+    """Number of choices that must end; at least one."""
     asked = 1
     if "n" in call.body:
         asked = max(1, _count(call.value("n")))

@@ -33,7 +33,7 @@ class Place:
     zone: str = ""
 
     def distance(self, other: "Place") -> Distance:
-        """By the smallest that both are in; racks of two zones may have the same name."""
+        """Distance by the smallest place that both are in; racks of two zones may have the same name."""
         if self.host and self.host == other.host:
             return _SAME_HOST
         zones_differ = self.zone and other.zone and self.zone != other.zone

@@ -70,7 +70,7 @@ class Weighed:
 
 
 def written(value: float) -> str:
-    """As it is shown: whole numbers, such as tokens, to their last digit."""
+    """A value as it is shown: whole numbers, such as tokens, to their last digit."""
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
 
 

@@ -60,7 +60,7 @@ class SharedEndpoint:
 
     @classmethod
     def of(cls, endpoint: "Endpoint") -> "SharedEndpoint":
-        """That of the endpoint, from now on."""
+        """Share an endpoint's account from now on."""
         if endpoint.shared is None:
             endpoint.shared = cls()
         return endpoint.shared

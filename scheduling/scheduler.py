@@ -96,12 +96,12 @@ class Scheduler:
         self._keep_count()
 
     def use(self, role: Role, policy: Policy) -> None:
-        """From the next call on."""
+        """Use a policy from the next call on."""
         self._policies[role] = policy
         self._keep_count()
 
     def use_of_models(self, of_models: Mapping[str, Mapping[Role, Policy]]) -> None:
-        """From the next call on, and no others of models."""
+        """Use these from the next call on, and no others of models."""
         self._of_models = of_models
         self._keep_count()
 

@@ -121,7 +121,7 @@ def contents(answer: Body) -> EtcdContents:
 
 
 def revision(answer: Body) -> int:
-    """That the store was at. Raises EtcdError."""
+    """Revision that the store was at. Raise EtcdError."""
     try:
         return _header(answer)[0]
     except _NONSENSE as error:

@@ -134,7 +134,7 @@ class Board:
 
 
 def rate(counter: str, of: str = OF_JOB, by: str = "") -> str:
-    """Per second, added up over gateways."""
+    """Rate per second, added up over gateways."""
     return f"{total(by)} (rate({counter}{{{of}}}[{WINDOW}]))"
 
 

@@ -41,7 +41,7 @@ def staging(shape: PageShape, allocate: Callable[[int], Region]) -> Region:
 
 
 def offered(prefill: PageShape, theirs: KvMap) -> Descriptor | None:
-    """To P, decode's staging; None if it has none, or needs none. Raises HandOverError."""
+    """Decode's staging as P gets it; None if it has none, or needs none. Raises HandOverError."""
     said = theirs.extra.get(KEY)
     if said is None or prefill.tp == theirs.shape.tp:
         return None

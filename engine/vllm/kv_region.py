@@ -110,7 +110,7 @@ def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> VllmKvMemor
 
 
 def place_of(tensor: Any) -> str:
-    """Where the KV cache is, as the transfer has it. Raises ValueError for devices that it knows not."""
+    """Place of the KV cache, as the transfer has it. Raise ValueError for devices that it knows not."""
     if tensor.device.type == "cpu":
         return HOST
     if tensor.device.type == CUDA:

@@ -96,7 +96,7 @@ class WorkerSide(Core):
     # What vLLM's side calls, on the main thread.
 
     def obey(self, orders: Sequence[Order]) -> None:
-        """Before the forward pass of the step that the orders came with."""
+        """Obey orders before the forward pass of the step that they came with."""
         self._computing = tuple(order for order in orders if isinstance(order, Progress))
         for order in orders:
             try:

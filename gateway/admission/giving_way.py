@@ -63,7 +63,7 @@ class GivingWayGate:
         return any(level > urgency for level in self._running)
 
     def consider(self) -> None:
-        """Soon, if it was a moment ago."""
+        """Consider the calls that wait; soon, if it was done a moment ago."""
         if not self._running or self._timer is not None:
             return
         now = monotonic()
@@ -210,7 +210,7 @@ class LowTurn(FreeTurn):
         self.pausing = Pausing(self.again)
 
     def urgency(self, now: float) -> int:
-        """As its waiting has raised it."""
+        """Urgency as the waiting has raised it."""
         waits = now - self.since if self in self._model.paused else 0.0
         return raised(self.place.urgency, self._waited + waits)
 

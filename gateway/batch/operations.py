@@ -68,7 +68,7 @@ class BatchOperations:
         self._clock = clock
 
     def owner(self, request: Request) -> str:
-        """Who asks. Raise Unauthorized, BadRequest; RateLimited, Draining where something is begun."""
+        """Owner that asks. Raise Unauthorized, BadRequest; RateLimited, Draining where something is begun."""
         headers = RequestHeaders(request.scope["headers"])
         authenticator = self._service.authenticator
         if request.method == "POST":

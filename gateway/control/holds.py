@@ -78,7 +78,7 @@ class Holds:
         return model
 
     def over(self, record: Record) -> None:
-        """However it ended."""
+        """Forget a call, however it ended."""
         self._running.pop(id(record), None)
 
     def ended(self, record: Record) -> GatewayError | None:

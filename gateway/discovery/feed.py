@@ -125,7 +125,7 @@ class Feed:
         return jobs
 
     async def follow(self) -> None:
-        """Until cancelled. A directory that fails, as another package's may, counts as lost."""
+        """Follow the directory until cancelled. One that fails, as another package's may, counts as lost."""
         task = asyncio.current_task()
         try:
             await self._directory.follow(self.tell)
@@ -157,7 +157,7 @@ class Feed:
         return roster.in_use if roster.listed and roster.degraded is None else None
 
     async def keep_equal(self) -> None:
-        """After what was told, and when the time of the doubted has come."""
+        """Make the engines those of the directory, after each event and when the doubted are due."""
         # What was told before it failed, if it is started anew, is still to be put into use.
         self._told.set()
         while True:

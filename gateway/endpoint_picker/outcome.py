@@ -103,7 +103,7 @@ class PickedCall:
 
     @property
     def leg(self) -> LegRecord:
-        """To the engine that answers."""
+        """Leg to the engine that answers."""
         return self._leg
 
     @property

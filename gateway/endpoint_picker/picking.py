@@ -133,7 +133,7 @@ class EndpointPicker:
         return self._intake().call_id(head.headers)
 
     def screen(self, head: AskedHead) -> KeyState | None:
-        """Before its body has come. Raises Draining, Unauthorized, RateLimited, BadRequest."""
+        """Screen a request before its body has come. Raise Draining, Unauthorized, RateLimited, BadRequest."""
         if self._drain.began is not None:
             raise self._drain.refusal()
         authenticator = self._authenticator

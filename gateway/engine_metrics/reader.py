@@ -203,7 +203,7 @@ class PrefillQueue:
         self._reader = reader
 
     def as_json(self) -> dict[str, Any] | None:
-        """For /ready; None where no engine has such a queue. Engines as many as say so last."""
+        """Queue for /ready; None where no engine has one. Engines as many as said so last."""
         said = [
             reading.page.queue_up
             for instance_id, reading in self._reader.readings.items()

@@ -50,7 +50,7 @@ class CachedByTier:
         return found
 
     def has(self, key: int, tiers: Collection[str]) -> bool:
-        """In its pages, or in one of these."""
+        """Whether a block is in its pages, or in one of these tiers."""
         return key in self.pages or any(
             key in cached for tier, cached in self.beyond.items() if tier in tiers
         )

@@ -62,7 +62,7 @@ class Bucket:
         self._seen = now
 
     def wait_seconds(self, now: float) -> float:
-        """Until a call may be taken out; 0 if one may be now."""
+        """Seconds until a call may be taken out; 0 if one may be now."""
         level = self.level + (now - self._seen) * self._per_second
         self.level = level = min(self.per_minute, level)
         self._seen = now
@@ -97,7 +97,7 @@ class KeyState:
         self.hold_to(key, workers)
 
     def hold_to(self, key: ApiKey, workers: int) -> None:
-        """To these models and limits from now on. Calls of the last minute still count."""
+        """Hold the key to these models and limits from now on. Calls of the last minute still count."""
         self.key = key
         self.counts_tokens = key.tokens is not NO_TOKEN_LIMITS and bool(key.tokens.each())
         self.tells_calls = key.calls_per_minute is not None and not self.counts_tokens

@@ -72,7 +72,7 @@ class Jwks:
         return found
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             good = await self.look()
             self._wanted.clear()

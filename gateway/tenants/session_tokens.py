@@ -103,7 +103,7 @@ class SessionTokens:
             await self.enter()
 
     def over(self) -> None:
-        """Once, at the session's end."""
+        """Settle the session; once, at its end."""
         self._let_go()
         self._count_pieces()
         # It is a call of its key.

@@ -54,7 +54,7 @@ class Accounts(Protocol):
     async def reserve(
         self, name: str, limits: tuple[TokenLimit, ...], needs: tuple[int, int]
     ) -> ReserveResult:
-        """Never raises for a store that is away."""
+        """Reserve; a store that is away is never raised."""
 
     def settle(
         self,
@@ -68,7 +68,7 @@ class Accounts(Protocol):
     async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView: ...
 
     async def run(self, ending: Callable[[], None]) -> None:
-        """Until cancelled; then it calls `ending`, and tells what that said."""
+        """Run until cancelled; then call `ending`, and send what that said."""
 
 
 class HeldTokens(NamedTuple):
@@ -173,7 +173,7 @@ class Tenants:
         return HeldTokens(limits, answered.result, answered.holder, headers)
 
     def settle(self, hold: TokenHold, record: Record) -> None:
-        """Once, when the call is over."""
+        """Settle the reservation; once, when the call is over."""
         state, reserved = hold.key_state, hold.reserved
         taken = taken_by(record, hold.bounds, reserved, hold.meter, state.key.tokens.count_cached)
         state.add(taken.prompt, taken.cached, taken.generated)
@@ -187,7 +187,7 @@ class Tenants:
             self.shared.settle(key_state.name, held.limits, held.reserved, taken, held.holder)
 
     async def run(self) -> None:
-        """Until cancelled: what keys without limits took goes to the accounts."""
+        """Add what keys without limits took to the accounts, until cancelled."""
         while True:
             await asyncio.sleep(TELL_SECONDS)
             self.tell()

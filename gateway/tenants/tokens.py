@@ -126,7 +126,7 @@ class SignedTokens:
         self._edition = keys.edition
 
     def use(self, checks: TokenChecks) -> None:
-        """From the next call on."""
+        """Use other checks from the next call on."""
         self._checks = checks
         self._known.clear()
 

@@ -96,7 +96,7 @@ def liveness(endpoints: Endpoints, upstream: HttpUpstream, prober: Prober) -> It
 
 
 def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Samples]:
-    """Where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
+    """Samples of where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
     yield families.KV_HELD.sample(ledger.held)
     yield families.KV_STRANDED.samples(ledger.stranded().items())
     yield families.KV_STRANDINGS.samples(ledger.strandings.items(), fleet)

@@ -22,7 +22,7 @@ class Agenda:
         self._count = 0
 
     def clock(self) -> float:
-        """For parts that want a function, as they get `time.monotonic` otherwise."""
+        """Clock for parts that want a function, as they get `time.monotonic` otherwise."""
         return self.now
 
     def at(self, time: float, act: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class Agenda:
         heappush(self._heap, (max(time, self.now), self._count, act))
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Run until nothing is left to happen."""
         heap = self._heap
         while heap:
             self.now, _, act = heappop(heap)

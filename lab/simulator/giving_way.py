@@ -28,7 +28,7 @@ class PausableJourney(Protocol):
 
     @property
     def urgency(self) -> int:
-        """As its caller said."""
+        """Urgency as the caller said."""
 
     def running(self, urgency: int) -> RunningCall | None:
         """Return what can be paused of the call; None while it cannot be."""

@@ -80,7 +80,7 @@ class SimulatedJob:
 
     @property
     def context_tokens(self) -> int:
-        """That it must have before it makes its next token, while it does not decode."""
+        """Tokens that it must have before it makes its next one, while it does not decode."""
         return self.prompt_tokens + self.produced
 
     @property

@@ -43,7 +43,7 @@ Step = Callable[[], None]
 
 
 def prompt() -> str:
-    """That no engine has in its cache."""
+    """A prompt that no engine has in its cache."""
     return f"{uuid.uuid4().hex} " + " ".join(map(str, range(NUMBERS)))
 
 

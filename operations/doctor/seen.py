@@ -132,7 +132,7 @@ class SeenKept:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where decode is to fetch it."""
+        """Address at which decode is to fetch it."""
         port = (self.params or {}).get("remote_port")
         host = self.text("remote_host")
         return (host, port) if host and isinstance(port, int) else None

@@ -34,7 +34,7 @@ def ask(transfer_id: str) -> Json:
 
 
 def kept(reply: Json) -> Json:
-    """Where prefill keeps the blocks. Raises EngineFailed."""
+    """Fields that say where prefill keeps the blocks. Raise EngineFailed."""
     return handle.found(reply, FIELD, *READ)
 
 

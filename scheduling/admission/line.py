@@ -112,7 +112,7 @@ class _Level:
 
     @property
     def last(self) -> _Turns:
-        """That of the two which is served last; without any there is nothing."""
+        """The one of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
     def take(self, now: float, late_share: float) -> LinePlace:
@@ -136,7 +136,7 @@ class _Level:
         return place
 
     def of(self, place: LinePlace) -> _Turns:
-        """Where it waits."""
+        """Turns among which a call waits."""
         queue = self.late.tenants.get(place.tenant)
         return self.late if queue is not None and place in queue else self.in_time
 

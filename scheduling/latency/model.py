@@ -237,7 +237,7 @@ class LatencyModel:
     # What is asked.
 
     def prefill_seconds(self, uncached_tokens: int, squares: float | None = None) -> float | None:
-        """Until so many prompt tokens have been read, beginning now: those that wait, and more.
+        """Seconds until so many prompt tokens have been read, beginning now: those that wait, and more.
 
         `squares`: the sum of squares of their prompts, as attention has to do with; None for one
         prompt.
@@ -260,14 +260,14 @@ class LatencyModel:
         return rate.fixed + rate.per_token * straight
 
     def loading_seconds(self, tokens: int) -> float | None:
-        """From the end of prefill to decode's first token, for a prompt of so many."""
+        """Seconds from the end of prefill to decode's first token, for a prompt of so many."""
         if self.loading_rate.seen >= ENOUGH:
             return self.loading_rate.expect(tokens)
         like = self.family.loading_rate()
         return None if like is None else like.expect(tokens)
 
     def step_seconds(self, batch: int, context_tokens: int) -> float | None:
-        """Between two tokens of an answer, of so many answers with so much context together.
+        """Seconds between two tokens of an answer, of so many answers with so much context together.
 
         What only the engine itself has said is believed as far as it makes it no quicker than the
         middle one of its kind, or an engine that says that no step takes any time would get all
@@ -285,7 +285,7 @@ class LatencyModel:
         return max(seconds, of_its_kind)
 
     def longer_seconds(self, tokens: int) -> float:
-        """By how much each answer gets longer if the engine reads so many tokens meanwhile."""
+        """Seconds by which each answer gets longer if the engine reads so many tokens meanwhile."""
         return self.step_time.longer_seconds(tokens)
 
     # What was seen.

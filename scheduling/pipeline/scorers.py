@@ -119,7 +119,7 @@ def steps_quick(context: PolicyContext) -> Scorer:
 
 
 def reading_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
-    """Until it has read what it has to read already, and this prompt."""
+    """Seconds until it has read what it has to read already, and this prompt."""
     return reading(endpoint, uncached_tokens)[0]
 
 
@@ -128,7 +128,7 @@ def waiting_seconds(endpoint: Endpoint) -> float:
 
 
 def alone_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
-    """For a prompt that need not wait."""
+    """Seconds for a prompt that need not wait."""
     expected = endpoint.latency.prefill_seconds(uncached_tokens, uncached_tokens**2)
     return uncached_tokens / TOKENS_PER_SECOND if expected is None else expected
 
@@ -157,7 +157,7 @@ def step_seconds(call: Call, endpoint: Endpoint) -> float:
 
 
 def drawn(random: Random, equals: Sequence[Endpoint]) -> Endpoint:
-    """As `random.choice`, which is two functions of Python and draws until it fits."""
+    """Draw as `random.choice` does, which is two functions of Python and draws until it fits."""
     return equals[floor(random.random() * len(equals))]
 
 

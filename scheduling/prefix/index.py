@@ -360,7 +360,7 @@ class PrefixIndex:
         self._beyond.clear()
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
-        """So many tokens fit into its cache; None where it does not say."""
+        """Note how many tokens fit into an engine's cache; None where it does not say."""
         tokens = tokens or self._kv_tokens
         blocks = None if tokens is None else tokens // self._block_tokens
         if self._tree.limit(instance_id, blocks):

@@ -75,7 +75,7 @@ class FarPrompts:
         return loaded
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task = asyncio.current_task()
         assert task is not None
         try:

@@ -145,7 +145,7 @@ def needs(plan: WorldPlan, asks: Sequence[TraceCall], *, lru: bool = False) -> l
         return (ends - begins) * token_seconds + looked_at * hardware.pair_seconds
 
     def answering(ask: TraceCall) -> float:
-        """Without end if its tokens cannot be in time."""
+        """Seconds of answering, without end if its tokens cannot be in time."""
         steps = ask.answer_tokens - 1
         if steps < 1:
             return 0.0
