@@ -37,7 +37,7 @@ Run = Callable[[], Awaitable[None]]
 
 
 def pause_seconds(failures: int, chance: float) -> float:
-    """Before the start after so many failures in a row, 1 and more; `chance`: 0..1."""
+    """Pause before the start after so many failures in a row, 1 and more; `chance`: 0..1."""
     whole: float = min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 16))
     return whole * (1 - chance / 2)
 

@@ -35,7 +35,7 @@ def why_fixed_weights(protocol: str) -> str:
 
 
 class ControlRefused(Exception):
-    """Nothing has changed; the message says why."""
+    """A request that changed nothing; the message says why."""
 
 
 class EngineControl:

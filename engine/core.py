@@ -4,7 +4,7 @@
     core thread     outputs of a step, as one batch     --deliver-> the asker
 
 The thread sleeps on a condition while there is nothing to do: no polling, no spinning. When it fails, all requests are
-answered, and it stays to take back the pages that peers are still in, until it is told to stop.
+answered, and it stays to take back the pages that peers are still in, until `stop`.
 """
 
 import logging
@@ -71,7 +71,7 @@ class EngineCore:
         self._thread = threading.Thread(target=self._run, name="engine-core", daemon=True)
 
     def connect(self, connector: Connector) -> None:
-        """Before `start`; without it the engine computes everything itself."""
+        """Connect before `start`; without a connector the engine computes everything itself."""
         self._work.hooks.connector = connector
 
     @property
@@ -296,7 +296,7 @@ class EngineCore:
         self._tell_idle()
 
     def _settle(self) -> None:
-        """Until it is told to stop: a load that ends, and a reader that leaves, give pages back."""
+        """Take back the pages of loads that end and of readers that leave, until `stop`."""
         while not self._stopping:
             self._obey_at_the_end()
             self._tell_idle()

@@ -83,7 +83,7 @@ class EngineSettings:
         etcd_user_file: Holds name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
-        control: Whoever reaches the port may pause it, and change its weights.
+        control: Any client of the port may pause it, and change its weights.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         place: Of this engine, for policies that prefer near pairs; the host may be left empty.
         kv_events_port: Where it publishes what becomes of its cached blocks, on `kv_host`; 0 takes
@@ -220,7 +220,7 @@ class EngineSettings:
             )
 
     def of_rank(self, rank: int) -> "EngineSettings":
-        """Of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
+        """Settings of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
         events, replay = self.kv_events_port, self.kv_events_replay_port
         tiers = self.kv_tier_port
         return replace(
@@ -244,6 +244,6 @@ class EngineSettings:
 
     @property
     def most_tokens(self) -> int:
-        """Of one sequence: what was asked for, and no more than all blocks hold."""
+        """Tokens of one sequence: what was asked for, and no more than all blocks hold."""
         room = self.blocks * self.block_tokens
         return min(room, self.max_model_tokens or room)

@@ -109,7 +109,7 @@ class ChatTurn:
             self.prefill, self.tokens, self.seal = engine, len(ids), seal
 
     def hears(self, piece: bytes) -> None:
-        """Of decode's answer; a whole one, or what is no usual piece of a stream."""
+        """Hear decode's answer; a whole one, or what is no usual piece of a stream."""
         if self.said or len(self._half) + len(piece) > MOST_SAID_BYTES:
             self._half = b""
             return
@@ -158,7 +158,7 @@ class KvReadBack:
         self.held_bytes = 0
 
     def turn(self, call: Call, owner: str) -> ChatTurn | None:
-        """None where nothing is read back, now or next time. `owner`: name of its API key."""
+        """Return the turn of a chat; None if nothing is read back, now or next time. `owner`: name of its API key."""
         if call.path != CHAT or not tokenize.asks_for_all(call):
             return None
         messages = call.body.get("messages")
@@ -204,7 +204,7 @@ class KvReadBack:
             self._drop(next(iter(self.turns)))
 
     def forget(self, engine_or_model: str) -> None:
-        """Of this engine, which began anew or has other weights, or of a model, nothing is read back."""
+        """Read nothing back of an engine that began anew or has other weights, or of a model."""
         for key, kept in list(self.turns.items()):
             if engine_or_model in (kept.decode, kept.model):
                 self._drop(key)

@@ -46,7 +46,7 @@ class Calls(Protocol):
     """What serves calls that come to a route; paths are those of the route, without any prefix."""
 
     def passes(self, scope: Scope, path: str) -> PassedRequest | None:
-        """None for a request that no engine is to get as it came."""
+        """Return a request that an engine gets as it came; None for any other."""
 
     async def serve(
         self, path: str, passed: PassedRequest | None, request: Request, send: Send
@@ -139,7 +139,7 @@ def create_app(
         return JSONResponse(said, status)
 
     def key_state_of(request: Request) -> KeyState | None:
-        """None for a stranger."""
+        """Return the state of the request's key; None for a stranger."""
         assert authenticator is not None
         try:
             return authenticator.key_state(RequestHeaders(request.scope["headers"]))

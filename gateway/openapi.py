@@ -290,7 +290,7 @@ def of_sessions() -> dict[str, Any]:
 
 
 def responses(path: str) -> dict[int | str, dict[str, Any]]:
-    """By status, for a route of which POST is a call."""
+    """Responses by status, for a route of which POST is a call."""
     answer: dict[str, Any] = {
         "description": "The answer: JSON, or a stream of events if `stream` is true",
         "content": {

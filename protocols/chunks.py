@@ -61,7 +61,7 @@ def is_there(raw: Raw) -> bool:
 
 
 def has_too_many_choices(document: bytes, field: bytes, most: int = MOST_CHOICES) -> bool:
-    """Of a long document; each choice that is read of one has this field, in quotes, and letters may be escaped."""
+    """Whether a long document has more; each choice that is read has this field, in quotes, and letters may be escaped."""
     if len(document) <= LARGE_BYTES:
         return False
     found = document.count(field) + document.count(b"\\u006") + document.count(b"\\u007")
@@ -193,7 +193,7 @@ class LenientEnded(msgspec.Struct):
 
 
 class WithChoices(msgspec.Struct):
-    """Of `Whole` what need not be raw."""
+    """The part of `Whole` that need not be raw."""
 
     choices: list[LenientEnded]
 

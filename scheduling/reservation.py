@@ -98,9 +98,9 @@ class Reservation:
             endpoint.shared.changed(endpoint)
 
     def has_read(self, seconds: float) -> StreamWatch | None:
-        """It took so long to read the prompt, and what came before it.
+        """Note how long reading the prompt took, with what came before it.
 
-        Returns the watch of the pieces of a stream that begins with this, or None.
+        Return the watch of the pieces of a stream that begins with this, or None.
         """
         self._update = None
         endpoint = self._endpoint
@@ -120,7 +120,7 @@ class Reservation:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
-        """It took so long to take over the KV that prefill had computed; returns the same."""
+        """Note how long taking over prefill's KV took; return the same."""
         self._update = None
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
@@ -128,7 +128,7 @@ class Reservation:
 
     @property
     def unread_tokens(self) -> int:
-        """Of its prompt, what the engine has still to compute."""
+        """Tokens of its prompt that the engine has still to compute."""
         return self._unread
 
     def drop_unread(self) -> None:
@@ -141,7 +141,7 @@ class Reservation:
         ended_well(self._endpoint, self._worked)
 
     def handed_over(self) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
+        """Note a good answer to a leg that names the KV of a prefill engine."""
         self._endpoint.handed_over += 1
 
     def withdraw(self) -> None:

@@ -43,7 +43,7 @@ class PromptCalls(Protocol):
         """`params`: more kv_transfer_params. Raises ValueError if this engine cannot."""
 
     def cancel(self, prefill_id: str) -> None:
-        """Of no effect on one that is over."""
+        """Cancel a call, to no effect on one that is over."""
 
 
 class PrefillCalls(PromptCalls):

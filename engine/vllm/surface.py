@@ -93,7 +93,7 @@ def share_log() -> None:
 
 
 def seat(config: Any, latent: bool) -> Seat:
-    """Of this worker, in vLLM's process groups. `latent`: the model's KV has one head (MLA).
+    """Seat of this worker in vLLM's process groups. `latent`: the model's KV has one head (MLA).
 
     Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
     """
@@ -122,7 +122,7 @@ def gather(mine: Any) -> list[Any]:
 
 
 def moment(there: str) -> DeviceEvent | None:
-    """Behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
+    """Event behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
     if there == HOST:
         return None
     import torch
@@ -133,7 +133,7 @@ def moment(there: str) -> DeviceEvent | None:
 
 
 def instruction_set(tensor: Any, latent: bool) -> str:
-    """For which the CPU backend orders K and V inside a block; empty on another device.
+    """Instruction set for which the CPU backend orders K and V inside a block; empty on another device.
 
     Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
     """

@@ -64,7 +64,7 @@ class Adapting:
         self._complaint = ""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task = asyncio.current_task()
         assert task is not None
         next_round = self._clock()

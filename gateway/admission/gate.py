@@ -1,4 +1,4 @@
-"""Where calls wait until there is room for them, each for its turn, and not for ever.
+"""Gate of admission: calls wait there until there is room for them, each for its turn, and not for ever.
 
     with gate.turn(call.model, LinePlace(urgency, tenant, tokens)) as turn:
         if turn.waits:
@@ -55,7 +55,7 @@ class GivesWay(Protocol):
     gave_way: Counter[tuple[str, str]]
 
     def turn(self, name: str | None, place: LinePlace) -> "FreeTurn":
-        """That of a call that may give way. Raises Overloaded."""
+        """Turn of a call that may give way. Raise Overloaded."""
 
     def has_less_urgent(self, urgency: int) -> bool:
         """Whether such calls run."""
@@ -95,7 +95,7 @@ class Gate:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, name: str | None, place: LinePlace, may_give_way: bool = True) -> "FreeTurn":
-        """For a model's next call, which is to be entered at once. Raises Overloaded."""
+        """Turn of a model's next call, to be entered at once. Raise Overloaded."""
         if place.urgency > ORDINARY and may_give_way and self.giving_way is not None:
             return self.giving_way.turn(name, place)
         try:
@@ -120,7 +120,7 @@ class Gate:
         return self._turn(name or "", eligible, model, place)
 
     def put(self, limits: Limits) -> None:
-        """Other limits, for who waits, too."""
+        """Put other limits in force, for calls that wait, too."""
         self.limits, self._room = limits, Room(limits)
         for model in self.models.values():
             model.eligible = None
@@ -128,7 +128,7 @@ class Gate:
         self.look()
 
     def look(self) -> None:
-        """There may be room now."""
+        """Let calls in for which there is room by now."""
         if not self.line_length:
             return
         for name, model in self.models.items():
@@ -357,7 +357,7 @@ class WaitingModel:
 
 
 class FreeTurn:
-    """Of calls that need not wait, as a block; nothing may be awaited before it is entered.
+    """Turn of a call that need not wait, as a block; nothing may be awaited before it is entered.
 
     Attributes:
         waits: Others are before it: in the block, `come` is to be awaited first.

@@ -33,7 +33,7 @@ def urgency(headers: RequestHeaders, own: int) -> int:
 
 
 def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) -> LinePlace | None:
-    """None for what takes nothing that calls wait for. Raises BadRequest."""
+    """Return the place of a call in line; None if it takes nothing that calls wait for. Raise BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
     if key_state is None:

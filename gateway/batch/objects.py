@@ -160,5 +160,5 @@ def window_seconds(text: str) -> int:
 
 
 def new_id(kind: str) -> str:
-    """Of 128 random bits: who knows one id must not guess another."""
+    """Make an id of 128 random bits: no id lets its owner guess another."""
     return f"{kind}{secrets.token_hex(16)}"

@@ -33,7 +33,7 @@ _BREAKER = BreakerLimits()
 
 
 class ListenSection(Section, panel=CONNECTION):
-    """Where clients find us. Port 0 takes a free one."""
+    """The address that clients connect to. Port 0 takes a free one."""
 
     host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=HIGHEST_PORT), Setting("0 takes a free one.")] = 8000
@@ -220,7 +220,7 @@ class TlsSection(Section, panel=SECURITY):
 
 
 class EngineTlsSection(Section, panel=SECURITY):
-    """For engines with https URLs."""
+    """TLS to engines with https URLs."""
 
     ca_file: Annotated[
         str, Setting("Who signed the certificates of engines.", "--engine-ca-file")

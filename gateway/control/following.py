@@ -81,7 +81,7 @@ class Following:
         return self.holds.state
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -109,7 +109,7 @@ class Following:
         return self.state
 
     async def take(self, state: HeldState) -> None:
-        """In force here from now on. Raises StoreAway where it cannot be told that it is."""
+        """Put a state in force here. Raise StoreAway where that cannot be announced."""
         # One after the other, as engines may have to be waited for; what is older comes too late.
         async with self._taking:
             if state.version > self.state.version:
@@ -140,7 +140,7 @@ class Following:
         for endpoint in asleep:
             self.prober.look_again(endpoint.instance.id)
         until = monotonic() + AWAKE_SECONDS
-        # Nobody tells of a single look.
+        # The prober has no event for a single look.
         while any(one.asleep for one in asleep) and monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(HELD_SECONDS)
 

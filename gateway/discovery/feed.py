@@ -39,7 +39,7 @@ TURN_SECONDS = 0.005
 
 
 class EntryComplaints:
-    """About entries: the first few in words, the rest by their number."""
+    """Log of bad entries: the first few in words, the rest by their number."""
 
     def __init__(self) -> None:
         self._said = 0
@@ -125,7 +125,7 @@ class Feed:
         return jobs
 
     async def follow(self) -> None:
-        """Until cancelled. A directory that fails, as another package's may, counts as lost."""
+        """Follow the directory until cancelled. One that fails, as another package's may, counts as lost."""
         task = asyncio.current_task()
         try:
             await self._directory.follow(self.tell)
@@ -157,7 +157,7 @@ class Feed:
         return roster.in_use if roster.listed and roster.degraded is None else None
 
     async def keep_equal(self) -> None:
-        """After what was told, and when the time of the doubted has come."""
+        """Make the engines those of the directory, after each event and when the doubted are due."""
         # What was told before it failed, if it is started anew, is still to be put into use.
         self._told.set()
         while True:

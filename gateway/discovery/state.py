@@ -34,7 +34,7 @@ class DiscoveryState:
         self._complaint = ""
 
     def recall(self) -> Remembered | None:
-        """None if there is nothing that can be used; the log says why."""
+        """Return what was remembered; None if nothing can be used, and the log says why."""
         try:
             return remembered.read(self._path, self._clock())
         except BadFile as error:

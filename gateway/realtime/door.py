@@ -66,7 +66,7 @@ class RealtimeClient(Protocol):
         """The session is open. Empty: no subprotocol."""
 
     def weigh(self, more_bytes: int) -> None:
-        """So much more is held for it, or less."""
+        """Count so much more as held for the session, or less."""
 
     def watch(self, lost: Callable[[], None], out_of_memory: Callable[[], None]) -> None:
         """What to call if it is gone, and if there is no memory for what is held for it."""
@@ -110,7 +110,7 @@ class RealtimeDoor:
         self._stats = stats
 
     async def serve(self, client: RealtimeClient, cors: Cors | None) -> None:
-        """Never raises for what goes wrong with the session; only CancelledError gets out."""
+        """Serve a session. What goes wrong with it is not raised; only CancelledError gets out."""
         service = self._service
         refusal: GatewayError | None = None
         call_id = ""

@@ -62,7 +62,7 @@ class Bucket:
         self._seen = now
 
     def wait_seconds(self, now: float) -> float:
-        """Until a call may be taken out; 0 if one may be now."""
+        """Seconds until a call may be taken out; 0 if one may be now."""
         level = self.level + (now - self._seen) * self._per_second
         self.level = level = min(self.per_minute, level)
         self._seen = now
@@ -98,7 +98,7 @@ class KeyState:
         self.hold_to(key, workers)
 
     def hold_to(self, key: ApiKey, workers: int) -> None:
-        """To these models and limits from now on. Calls of the last minute still count."""
+        """Hold the key to these models and limits from now on. Calls of the last minute still count."""
         self.key = key
         self.counts_tokens = key.tokens is not NO_TOKEN_LIMITS and bool(key.tokens.each())
         self.tells_calls = key.calls_per_minute is not None and not self.counts_tokens
@@ -165,8 +165,7 @@ class KeyState:
         self.generated += generated
 
     def calls_headers(self) -> Headers:
-        """What its client is told of this worker's calls a minute, as they were when a call came last; nothing for any
-        number."""
+        """Return headers about this worker's calls a minute, as they were when a call came last; none without a limit."""
         bucket = self._bucket
         if bucket is None:
             return ()
@@ -215,10 +214,10 @@ class TokenOpener(Protocol):
     def gone(self) -> Mapping[str, int]: ...
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized for one that is not good, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
 
     def state_by_rule(self, name: str, rule: str) -> KeyState | None:
-        """Of a tenant whose token came once; None where there is no such rule any more. Raise RateLimited."""
+        """State of a tenant whose token came once; None where there is no such rule any more. Raise RateLimited."""
 
 
 class Authenticator:
@@ -278,15 +277,15 @@ class Authenticator:
         return self._by_header.get(said) or self._look_up(said)
 
     def of_owner(self, name: str, rule: str) -> KeyState | None:
-        """Of a key, or of a tenant by the rule of its token, whether that has come to this process or not; None for who
-        may not call any more. Raise RateLimited."""
+        """State of a key, or of a tenant by the rule of its token, whether that has come to this process or not; None for
+        one that may not call any more. Raise RateLimited."""
         found = self.key_states.get(name)
         if found is None and self.tokens is not None:
             found = self.tokens.state_by_rule(name, rule)
         return found
 
     def states(self) -> list[KeyState]:
-        """Of all keys, and of the tenants whose tokens came lately."""
+        """States of all keys, and of the tenants whose tokens came lately."""
         more = () if self.tokens is None else self.tokens.states.values()
         return [*self.key_states.values(), *more]
 

@@ -74,7 +74,7 @@ class Cors:
 
 
 def origins_of(text: str) -> frozenset[str]:
-    """Between commas, as browsers say them: scheme://host[:port], or *. Raises ValueError."""
+    """Origins between commas, as browsers say them: scheme://host[:port], or *. Raise ValueError."""
     found = {part.strip() for part in text.split(",") if part.strip()}
     for origin in found - {ANY}:
         parts = urlsplit(origin)

@@ -64,7 +64,7 @@ class SharedSetting(Generic[S]):
             self._take(section)
 
     async def change(self, to: Callable[[S], S]) -> None:
-        """As `put`, but from what is pinned now, which another process may have said just before.
+        """Put as `put` does, but from what is pinned now, which another process may have said just before.
 
         Of two changes in the same few milliseconds the later one can undo the other.
         """
@@ -83,7 +83,7 @@ class SharedSetting(Generic[S]):
         self._take(section)
 
     async def follow(self) -> None:
-        """Until cancelled; without a store there is nothing to follow."""
+        """Follow the store until cancelled; without one there is nothing to follow."""
         if self._store is None:
             return
         task = asyncio.current_task()
@@ -142,7 +142,7 @@ class SharedStatus:
         self._setting = setting
 
     def as_json(self) -> dict[str, str]:
-        """Without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for everybody, and reasons name addresses."""
         return {"state": self.state}
 
     @property

@@ -72,7 +72,7 @@ class Jwks:
         return found
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             good = await self.look()
             self._wanted.clear()
@@ -142,7 +142,7 @@ def signing_keys(said: bytes) -> dict[str | None, tuple[Any, str]]:
 
 
 def check_source(where: str) -> None:
-    """Of a configuration. Raise ValueError."""
+    """Check a source that a configuration names. Raise ValueError."""
     if "://" not in where:
         try:
             signing_keys(regular.read(where, MOST_BYTES))

@@ -47,7 +47,7 @@ class SavedAccounts:
         self._complained = False
 
     async def run(self) -> None:
-        """Until cancelled; `close` is for the end."""
+        """Run until cancelled; `close` is for the end."""
         while True:
             await asyncio.sleep(self._seconds)
             if self._changes() != self._saved:

@@ -132,12 +132,12 @@ class SignedTokens:
         self._edition = keys.edition
 
     def use(self, checks: TokenChecks) -> None:
-        """From the next call on."""
+        """Use other checks from the next call on."""
         self._checks = checks
         self._known.clear()
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
         if token.count(b".") != 2:
             return None
         if len(token) > MOST_TOKEN_BYTES:
@@ -237,7 +237,7 @@ class SignedTokens:
 
 
 def name_of(claim: str) -> str:
-    """Of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
+    """Name of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
     if _is_plain(claim):
         return PREFIX + claim
     return f"{PREFIX}sha256:{sha256(claim.encode(errors='surrogatepass')).hexdigest()[:32]}"

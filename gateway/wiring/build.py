@@ -35,7 +35,7 @@ from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes, SharedTurns
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
-from pdgate.gateway.wiring import components, metrics, parts
+from pdgate.gateway.wiring import components, metrics, on_demand, parts
 from pdgate.gateway.wiring.control import OutOfUse, control_of
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
 from pdgate.gateway.wiring.live import LiveCallPath
@@ -78,7 +78,7 @@ def build(
     sends = upstream if callbacks is None else callbacks.around(upstream)
     heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
-    recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
+    recent = RecentCalls() if settings.debug_routes or on_demand.has_console(settings) else None
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
@@ -138,7 +138,7 @@ def build(
             components.drained_instances(
                 core, more, out, None if control is None else control.let_in
             ),
-            components.batches(core, service),
+            on_demand.batches(core, service),
             components.realtime(core),
             *present(
                 controlling,
@@ -150,10 +150,10 @@ def build(
                 components.engine_metrics(watch),
                 components.worker_sync(load, prompts),
                 components.replica_sync(replicas),
-                components.adaptive_roles(core),
-                components.console(core, more),
-                components.tracing(core),
-                components.endpoint_picker(core, service, headers, feed, picker_port),
+                on_demand.adaptive_roles(core),
+                on_demand.console(core, more),
+                on_demand.tracing(core),
+                on_demand.endpoint_picker(core, service, headers, feed, picker_port),
             ),
         ],
     )

@@ -125,7 +125,7 @@ def execution_of(
 def encode_stage_of(
     settings: Settings, scheduler: Scheduler, upstream: Upstream, execution: Execution
 ) -> EncodeStage | None:
-    """None where no encode engine can be: then no call is looked at for its media."""
+    """Make the encode stage; None where no encode engine can be, and calls are not searched for media."""
     if not settings.directory and all(one.role is not Role.ENCODE for one in settings.fleet):
         return None
     return EncodeStage(scheduler, upstream, settings.max_attempts, execution.failed)
@@ -172,7 +172,7 @@ def limits_of(settings: Settings) -> Limits:
 def gate_of(
     settings: Settings, endpoints: Endpoints, scheduler: Scheduler, neighbours: SharedLoad | None
 ) -> Gate | None:
-    """None where nothing is limited."""
+    """Make the gate of admission; None where nothing is limited."""
     limits = limits_of(settings)
     if not limits.any:
         return None
@@ -205,7 +205,7 @@ class Signed(NamedTuple):
 
 
 def signed_of(settings: Settings) -> Signed | None:
-    """None where no signed tokens are taken."""
+    """Make the checks of signed tokens; None where none are taken."""
     if not settings.jwt.issuer:
         return None
     # Only a gateway that takes tokens needs these.
@@ -217,7 +217,7 @@ def signed_of(settings: Settings) -> Signed | None:
 
 
 def door_of(settings: Settings, signed: Signed | None = None) -> Authenticator | None:
-    """None where no keys are asked for."""
+    """Make the authenticator; None where no keys are asked for."""
     if not settings.asks_for_keys:
         return None
     keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
@@ -226,7 +226,7 @@ def door_of(settings: Settings, signed: Signed | None = None) -> Authenticator |
 
 
 def shares_of(settings: Settings, endpoints: Endpoints) -> Shares | None:
-    """None where no model's calls are shared."""
+    """Make the shares of models; None where no model's calls are shared."""
     if not settings.shares:
         return None
 
@@ -246,7 +246,7 @@ def tenants_of(
     endpoints: Endpoints,
     folder: Path | None,
 ) -> Tenants | None:
-    """None where no keys are asked for. `folder` is shared by the workers of this gateway."""
+    """Make the tenants' accounts; None where no keys are asked for. `folder`: of all workers of this gateway."""
     if authenticator is None:
         return None
 
@@ -302,7 +302,7 @@ def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
 
 
 def steering_of(settings: Settings, endpoints: Endpoints) -> Steering | None:
-    """None where no header may say which engines a call is for."""
+    """Make the steering; None where no header may say which engines a call is for."""
     return Steering(endpoints, EngineAddresses()) if settings.trust_endpoint_headers else None
 
 

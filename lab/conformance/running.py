@@ -21,7 +21,7 @@ CHECK_SECONDS = 120.0
 
 
 def nobody(_: Check | None, __: int, ___: int) -> None:
-    """For a caller that does not want to see how far it is."""
+    """Progress for a caller that does not want to see it."""
 
 
 Progress = Callable[[Check | None, int, int], None]

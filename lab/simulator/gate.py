@@ -76,7 +76,7 @@ class SimulatedGate:
         self.look()
 
     def look(self) -> None:
-        """There may be room now."""
+        """Let calls in for which there is room by now."""
         while (self._line or self._giving.paused) and self._has_room():
             again = self._giving.lets_in(self._line)
             if again is not None:

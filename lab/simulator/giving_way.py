@@ -28,10 +28,10 @@ class PausableJourney(Protocol):
 
     @property
     def urgency(self) -> int:
-        """As its caller said."""
+        """Urgency as the caller said."""
 
     def running(self, urgency: int) -> RunningCall | None:
-        """None while it cannot be paused."""
+        """Return what can be paused of the call; None while it cannot be."""
 
     def pause(self) -> None:
         """Its jobs end, and what they held is free."""

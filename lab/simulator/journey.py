@@ -86,7 +86,7 @@ class Journey:
         self._said = 0
 
     def begin(self) -> None:
-        """It is let in."""
+        """Begin, as the call is let in."""
         self.outcome.began = self._roads.agenda.now
         self._attempt()
 

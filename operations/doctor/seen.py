@@ -47,7 +47,7 @@ class SeenBootstrap:
 
 @dataclass(frozen=True, slots=True)
 class SeenEvents:
-    """Where KV events are published; an address that others can dial.
+    """Publisher of KV events, with an address that others can dial.
 
     Attributes:
         source: All that the engine says of it.
@@ -134,7 +134,7 @@ class SeenKept:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where decode is to fetch it."""
+        """Address at which decode is to fetch it."""
         port = (self.params or {}).get("remote_port")
         host = self.text("remote_host")
         return (host, port) if host and isinstance(port, int) else None

@@ -56,7 +56,7 @@ class Limits:
     target_seconds: float = inf
 
     def in_gateway(self, targets: Targets) -> Self:
-        """With what follows from the targets, where calls are to wait in the gateway.
+        """Limits with what follows from the targets, where calls are to wait in the gateway.
 
         Only what waits here can be late before it has begun, so giving way makes calls wait here if no limit does.
         """
@@ -83,5 +83,5 @@ class Limits:
         return any(limit is not None for limit in found)
 
     def shared_by(self, processes: int) -> Self:
-        """For each of several processes: its part is rounded up, as none may be left without."""
+        """Limits for each of several processes: its part is rounded up, as none may be left without."""
         return replace(self, waiting=-(-self.waiting // processes))

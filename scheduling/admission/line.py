@@ -69,7 +69,7 @@ class _Turns:
         return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
 
     def take(self, place: LinePlace) -> None:
-        """It is served, as it was the first."""
+        """Serve the first of the line."""
         tenant = place.tenant
         self.tenants[tenant].popleft()
         self.now = self.had[tenant]
@@ -112,7 +112,7 @@ class _Level:
 
     @property
     def last(self) -> _Turns:
-        """That of the two which is served last; without any there is nothing."""
+        """The one of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
     def take(self, now: float, late_share: float) -> LinePlace:
@@ -136,7 +136,7 @@ class _Level:
         return place
 
     def of(self, place: LinePlace) -> _Turns:
-        """Where it waits."""
+        """Turns among which a call waits."""
         queue = self.late.tenants.get(place.tenant)
         return self.late if queue is not None and place in queue else self.in_time
 
@@ -172,7 +172,7 @@ class Line:
         return min(u for u, level in self._levels.items() if level.last.tenants)
 
     def leave(self, place: LinePlace) -> None:
-        """It waits no more; nothing if it did not."""
+        """Take a call out of the line, if it is there."""
         if place in self._waiting:
             self._waiting.remove(place)
             self._levels[place.urgency].of(place).drop(place)

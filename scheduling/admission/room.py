@@ -33,7 +33,7 @@ ALONE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Ample:
-    """Where there is room for sure, among the engines of one eligible set, as there mostly is.
+    """Bounds below which there is room for sure, among the engines of one eligible set, as there mostly is.
 
     Attributes:
         begun: Fewer calls than that have begun, and
@@ -146,14 +146,14 @@ class Room:
         return False
 
     def due(self, eligible: EligibleSet, tokens: int, now: float) -> float:
-        """When a prompt must begin, at an engine that reads nothing, to be in time."""
+        """Time at which a prompt must begin, at an engine that reads nothing, to be in time."""
         engines = _readers(eligible)
         if self._limits.in_time_seconds == inf or not engines:
             return inf
         return now + self._limits.in_time_seconds - min(alone_seconds(e, tokens) for e in engines)
 
     def soonest(self, eligible: EligibleSet, now: float) -> float:
-        """When the engine that has least to read has read it."""
+        """Time at which the engine that has least to read has read it."""
         if self._limits.in_time_seconds == inf:
             return now
         return now + min((waiting_seconds(e) for e in _readers(eligible)), default=0.0)

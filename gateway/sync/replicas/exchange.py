@@ -56,7 +56,7 @@ class ReplicaExchange:
         self._told_at = self._heard_at = clock()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task = asyncio.current_task()
         assert task is not None
         try:
@@ -119,7 +119,7 @@ class ReplicaStatus:
         self._endpoints = endpoints
 
     def as_json(self) -> dict[str, str | int]:
-        """Without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for everybody, and reasons name addresses."""
         return {"state": self.exchange.state, "others": len(self.exchange.load.replicas)}
 
     def collect(self) -> Iterator[Samples]:

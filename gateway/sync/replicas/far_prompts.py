@@ -29,7 +29,7 @@ TELL_SECONDS: Final = 0.1
 AWAY_SECONDS: Final = 0.25
 
 MOST_BYTES: Final = 64 << 10
-"""Of hashes that are told at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
+"""Hashes that are sent at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
 
 
 TURN_BYTES: Final = 64 << 10
@@ -75,7 +75,7 @@ class FarPrompts:
         return loaded
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         task = asyncio.current_task()
         assert task is not None
         try:

@@ -71,7 +71,7 @@ class WorkerMetrics:
             self._try_to_write()
 
     def close(self) -> None:
-        """As if the process had ended."""
+        """Leave, as if the process had ended."""
         self._alive.close()
 
     def _try_to_write(self) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from pdgate.gateway.batch import answering, runner
 from pdgate.gateway.batch.objects import BatchObject, StoredFile
-from pdgate.gateway.batch.routes import MOST_UPLOADS
+from pdgate.gateway.batch.operations import MOST_UPLOADS
+from pdgate.gateway.batch.serving import WRITTEN_SECONDS
 from pdgate.gateway.batch.sqlite import SqliteState
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.config.jwt import JwtSection, JwtTenantEntry
@@ -461,7 +462,7 @@ async def test_two_tries_to_end_a_batch_write_no_content_of_the_same_name(
     assert len(first) == 2
     assert {path.name for path in (tmp_path / "batch" / "files").iterdir()} == first | taken
     state = SqliteState(tmp_path / "batch")
-    assert set(await state.loose(time.time() + runner.WRITTEN_SECONDS, 9)) == first
+    assert set(await state.loose(time.time() + WRITTEN_SECONDS, 9)) == first
     await state.close()
 
 
