@@ -128,6 +128,10 @@ class Scheduler:
             # What is sent from now on will not be in it.
             before.clear()
 
+    def cached(self, call: Call) -> Mapping[str, int]:
+        """Instance id -> tokens of the call's prompt that it has; nothing if no policy asks for that."""
+        return {} if self._prefixes is None else self._prefixes.matched(call)
+
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
         model = call.model

@@ -275,10 +275,10 @@ class AdmissionSection(Section, panel=LIMITS):
     """What a prefill engine may have to read, in seconds. While all have more, calls wait in the
     gateway, and those that can still be in time (targets.ttft_seconds) go before those that are late."""
     late_share: Annotated[
-        Annotated[float, Field(ge=0, le=1)], Setting("Of prompt tokens, for late calls.")
-    ] = 0.1
-    """With prefill_seconds: of the prompt tokens that begin, what is for late calls while others
-    wait that can be in time."""
+        Annotated[float, Field(ge=0, le=1)], Setting("Of reading, for late calls.")
+    ] = 0.05
+    """With prefill_seconds: of the time for which prompts are read that begin, what is for late calls while
+    others wait that can be in time."""
     waiting: Annotated[Count, Setting("Calls that may wait for a model.", "--max-waiting")] = 1000
     """Calls that may wait for one model; others get 429."""
     wait_seconds: Annotated[Seconds, Setting("Seconds that one may wait.", "--max-wait")] = 30.0

@@ -176,6 +176,7 @@ class EndpointPicker:
                     )
                 if turn.waits:
                     await turn.come()
+                    call = record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
             return await self._routed(head, call, record, block)
         except asyncio.CancelledError:

@@ -209,6 +209,7 @@ class RealtimeDoor:
                 if turn.waits:
                     await turn.come()
                     record.made_way = turn.made_way
+                    record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
             leg, reserved, dialled = await self._engine(asked)
             ended_with: BaseException | None = asyncio.CancelledError()

@@ -179,7 +179,7 @@ def gate_of(
     lines = None
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
-    gate = Gate(limits, endpoints, lines)
+    gate = Gate(limits, endpoints, lines, scheduler.cached)
     if limits.give_way:
         gate.giving_way = GivingWayGate(gate)
     scheduler.freed = gate.look

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from pdgate.lab.simulator.agenda import Agenda
+from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace
 from pdgate.scheduling.admission.giving_way import (
     RunningCall,
@@ -24,7 +25,13 @@ PAUSE_SECONDS: Final = 0.02
 
 
 class PausableJourney(Protocol):
-    """What may be ended, to go on later."""
+    """What may be ended, to go on later.
+
+    Attributes:
+        call: As it came.
+    """
+
+    call: Call
 
     @property
     def urgency(self) -> int:

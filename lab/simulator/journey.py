@@ -87,7 +87,9 @@ class Journey:
 
     def begin(self) -> None:
         """Begin, as the call is let in."""
-        self.outcome.began = self._roads.agenda.now
+        self.outcome.began = now = self._roads.agenda.now
+        if now > self._ask.at:
+            self.call = self.call.begun(now - self._ask.at)
         self._attempt()
 
     # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.

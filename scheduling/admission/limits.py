@@ -31,8 +31,8 @@ class Limits:
         wait_seconds: The longest that one may.
         prefill_seconds: What a prefill engine may have to read; while all have more, calls wait here, and
             those that can be in time go before those that are late.
-        late_share: Of the prompt tokens that begin, what may be of late calls while others wait that
-            can be in time.
+        late_share: Of the time for which prompts are read that begin, what may be of late calls while
+            others wait that can be in time.
         step_seconds: What a step of a decode engine may take with one answer more; while all would take
             longer, calls wait here.
         in_time_seconds: Within which a prompt is to be read for a call to be in time.
@@ -49,7 +49,7 @@ class Limits:
     wait_seconds: float = 30.0
     ttft_seconds: float | None = None
     prefill_seconds: float | None = None
-    late_share: float = 0.1
+    late_share: float = 0.05
     step_seconds: float | None = None
     in_time_seconds: float = inf
     give_way: int = 0
