@@ -14,10 +14,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.gateway.batch.archive import Archive
 from pdgate.gateway.batch.objects import UNFINISHED, BatchObject, BatchStatus
 from pdgate.gateway.batch.serving import BatchServing, ServedBatch
@@ -72,7 +72,8 @@ class Runner:
         self._served: dict[str, ServedBatch] = {}
         self._news = asyncio.Event()
         self._next_sweep = 0.0
-        self._complaint = ""
+        self._lead_away = Complaint(log, "who serves batches is asked again")
+        self._state_away = Complaint(log, "batches are looked at again")
 
     def look(self) -> None:
         """Wake the runner: there may be something to do."""
@@ -92,7 +93,7 @@ class Runner:
     async def _take_lead(self) -> None:
         """Where another process leads, its end is known by asking again."""
         while True:
-            with self._complains("who serves batches is asked again"):
+            with self._lead_away.catching(StateAway):
                 if await self._lead.take():
                     return
                 await self._sweep_parts()
@@ -119,25 +120,13 @@ class Runner:
         async with asyncio.TaskGroup() as group:
             while True:
                 self._news.clear()
-                with self._complains("batches are looked at again"):
+                with self._state_away.catching(StateAway):
                     await self._look(group)
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._news.wait()
                 except TimeoutError:
                     pass
-
-    @contextmanager
-    def _complains(self, what: str) -> Iterator[None]:
-        """Once per reason: a state that is away is many looks."""
-        try:
-            yield
-        except StateAway as error:
-            if str(error) != self._complaint:
-                log.warning("%s: %s", what, error)
-            self._complaint = str(error)
-        else:
-            self._complaint = ""
 
     async def _look(self, group: asyncio.TaskGroup) -> None:
         now = time.monotonic()

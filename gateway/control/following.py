@@ -19,7 +19,9 @@ from typing import Final
 import msgspec
 from pydantic import ValidationError
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.control.board import ControlBoard
 from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.control.state import HeldState
@@ -73,7 +75,9 @@ class Following:
     prober: Prober
     leave_out: Callable[[Collection[str]], None]
     lease: bool = False
-    _complaint: str = ""
+    _complaint: Complaint = field(
+        default_factory=lambda: Complaint(log, "what is held cannot be read")
+    )
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -82,16 +86,10 @@ class Following:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
-                try:
+            while not is_cancelled():
+                with self._complaint.catching(StoreAway):
                     await self.look()
-                    self._complain("")
-                except StoreAway as error:
-                    self._complain(str(error))
                 # What was known last is in force while the store is away.
                 self.holds.fresh(FRESH_SECONDS if self.lease else float("inf"))
                 await asyncio.sleep(HELD_SECONDS if self.state.held else IDLE_SECONDS)
@@ -143,12 +141,6 @@ class Following:
         # The prober has no event for a single look.
         while any(one.asleep for one in asleep) and monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(HELD_SECONDS)
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many looks."""
-        if why and why != self._complaint:
-            log.warning("what is held cannot be read: %s", why)
-        self._complaint = why
 
 
 def _state(found: bytes, before: HeldState) -> HeldState:

@@ -18,7 +18,7 @@ from functools import partial
 from time import thread_time
 
 from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
-from pdgate.cluster.jobs import Run
+from pdgate.cluster.jobs import Run, is_cancelled
 from pdgate.cluster.member import Member
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.discovery.adopt import Adopt, UnusableMember
@@ -126,11 +126,10 @@ class Feed:
 
     async def follow(self) -> None:
         """Follow the directory until cancelled. One that fails, as another package's may, counts as lost."""
-        task = asyncio.current_task()
         try:
             await self._directory.follow(self.tell)
         finally:
-            if task is None or not task.cancelling():
+            if not is_cancelled():
                 self.tell(Lost("what follows it has failed, and starts anew"))
 
     def tell(self, event: Event) -> None:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.cluster.redis_client import asked, client
 from pdgate.gateway.security.token_limits import TokenLimit, Window
 from pdgate.gateway.tenants import account
@@ -156,11 +157,8 @@ class RedisAccounts:
 
     async def run(self, ending: Callable[[], None] = lambda: None) -> None:
         """Send the news and renew the leases until cancelled. `ending`: what has news at the end does so."""
-        task = asyncio.current_task()
-        assert task is not None
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 await asyncio.sleep(SEND_SECONDS)
                 if monotonic() >= self._again:
                     await self._turn()

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.sync.replicas.base import LoadEntries
@@ -57,11 +58,8 @@ class ReplicaExchange:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 seconds = await self.once()
                 await asyncio.sleep(seconds)
         finally:
