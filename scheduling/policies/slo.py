@@ -125,7 +125,6 @@ class InTime(Policy):
         if len(endpoints) > ALL:
             endpoints = self._shortlist.of(call, endpoints)
         in_time, least, kept = self._in_time - call.waited_seconds, inf, []
-        soonest, soonest_seconds = endpoints[0], inf
         uncached = tokens
         for endpoint in endpoints:
             if matched:
@@ -133,8 +132,6 @@ class InTime(Policy):
             seconds, own_seconds = reading(endpoint, uncached)
             if not endpoint.calls:
                 endpoint.latency.overlooked += 1
-            if seconds < soonest_seconds:
-                soonest, soonest_seconds = endpoint, seconds
             if seconds <= in_time:
                 cost = seconds + COMPUTING * own_seconds
                 if self._steps is not None:
@@ -146,7 +143,9 @@ class InTime(Policy):
                     least = cost
         if not kept:
             self.passed_over["first_token_in_time"] += 1
-            return soonest if call.waited_seconds else self._late.choose(call, endpoints)
+            if call.waited_seconds:
+                return _soonest(endpoints, tokens, matched)
+            return self._late.choose(call, endpoints)
         most = least + self._close
         # More than any engine has to read, so the first one is taken.
         fewest, lightest, best = tokens + 1, 0, endpoints[0]
@@ -222,6 +221,16 @@ class InTime(Policy):
         if call.waited_seconds:
             return (Step("first_token_seconds"),)
         return self._late.rule(call, endpoints)
+
+
+def _soonest(endpoints: Sequence[Endpoint], tokens: int, matched: Mapping[str, int]) -> Endpoint:
+    """Where a prompt of so many tokens is read first."""
+    least, best = inf, endpoints[0]
+    for endpoint in endpoints:
+        seconds, _ = reading(endpoint, tokens - matched.get(endpoint.instance.id, 0))
+        if seconds < least:
+            least, best = seconds, endpoint
+    return best
 
 
 class LateTogether(Policy):
