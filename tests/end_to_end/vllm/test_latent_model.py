@@ -1,7 +1,7 @@
 """MLA on stock vLLM: the latent crosses between two engines, and decode goes on as the single engine does.
 
 What vLLM 0.32.0's CPU kernels say here hangs on how a prompt is computed: one engine, without any hand-over, says other
-tokens beside three other prompts than alone (13 of 13), at tensor parallel 2 than at 1, and by prefill than by decode. So
+tokens beside three other prompts than alone (24 of 24), at tensor parallel 2 than at 1, and by prefill than by decode. So
 only what is computed alike is compared: prefill has all tokens but the last, as the single engine had, which has decoded
 that last one itself. Other ways and splits are compared by bytes (tests/engine/vllm/test_many_workers.py).
 """
