@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from pdgate.engine.vllm import metrics, settings, surface
 from pdgate.engine.vllm.answers import Form
-from pdgate.engine.vllm.data_parallel import rank_of
 from pdgate.engine.vllm.guard import HOOKS, guarded
 from pdgate.engine.vllm.kv_region import place_of
 from pdgate.engine.vllm.orders import Order
@@ -78,7 +77,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         _check_groups(kv_cache_config.kv_cache_groups)
         if getattr(vllm_config.model_config, "enable_sleep_mode", False):
             raise ValueError("PdgateConnector does not go with --enable-sleep-mode")
-        rank = rank_of(parallel)
+        rank = settings.rank_of(parallel)
         self._settings = settings.read(
             transfer.kv_role,
             # Each data-parallel engine of a host is asked at a port of its own.

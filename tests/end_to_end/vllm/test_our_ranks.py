@@ -2,12 +2,13 @@
 
     one     a single engine, also what all are compared with
     two     two ranks behind a URL; as decode they are written to, layer by layer
-    reads   two ranks that read, whatever prefill would do
+    reads   two ranks that read, whatever prefill would do; they may also ask by a queue, whose worker is beside two's rank 1
 
 All are prefill and decode at once, so three engines make every pair; none has a prefix cache, so what decode does not
 compute has come from its peer.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +19,22 @@ import pytest
 
 from pdgate.engine.vllm.metrics import PREFIX
 from tests.end_to_end.vllm.asking import client, complete, prompt
-from tests.end_to_end.vllm.engines import BLOCK, Engine, Fleet, Transfer, pdgate_over, ready
+from tests.end_to_end.vllm.engines import (
+    BLOCK,
+    START_SECONDS,
+    Engine,
+    Fleet,
+    Transfer,
+    pdgate_over,
+    ready,
+)
 from tests.end_to_end.vllm.gateway import UNWATCHED, gateway_over
 from tests.end_to_end.vllm.metrics import held_share, metric, settles
 from tests.end_to_end.vllm.test_doctor import doctor
+from tests.end_to_end.vllm.trio import with_queue
 from tests.support.ports import LOOPBACK, free_port
+from tests.support.processes import child
+from tests.support.redis import RedisServer, redis_server
 
 RANKS = 2
 CALLS = 8
@@ -42,6 +54,9 @@ WAYS = [
     ("reads", "two", "vllm-kvt", "batch"),
     ("reads", "two", "vllm-nixl", "staged"),
 ]
+
+NAMES = ["-".join(way).replace("-vllm", "") for way in WAYS]
+"""By which the queue of tests does not take them for those of another pair (tests/file_queue.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +91,24 @@ class RankedPair:
 
 
 @pytest.fixture(scope="module")
-def engines(fleet: Fleet) -> Iterator[dict[str, Ranked]]:
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("queue")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def engines(fleet: Fleet, redis: RedisServer) -> Iterator[dict[str, Ranked]]:
     with ExitStack() as stack:
         starting = {}
         for kind, (ranks, mode) in KINDS.items():
             port, kv_port = free_port(), free_port(ranks - 1)
             transfer = pdgate_over("tcp", mode, lease_seconds=LEASE_SECONDS)
-            flags = [*transfer.flags("kv_both", port, kv_port), "--no-enable-prefix-caching"]
-            flags += ["--data-parallel-size", str(ranks)]
+            said = transfer.flags("kv_both", port, kv_port)
+            if kind == "reads":
+                said = with_queue(said, redis.url)
+            flags = [*said, "--no-enable-prefix-caching"]
+            # With several, gauges are of whichever server has read an older step later.
+            flags += ["--data-parallel-size", str(ranks), "--api-server-count", "1"]
             process = fleet.start(stack, f"our-ranks-{kind}", port, flags)
             starting[kind] = process, port, ranks, kv_port
         yield {
@@ -92,7 +117,7 @@ def engines(fleet: Fleet) -> Iterator[dict[str, Ranked]]:
         }
 
 
-@pytest.mark.parametrize(("prefill", "decode", "protocol", "mode"), WAYS, ids=map("-".join, WAYS))
+@pytest.mark.parametrize(("prefill", "decode", "protocol", "mode"), WAYS, ids=NAMES)
 def test_each_rank_takes_and_gives_its_share_and_answers_are_those_of_one_engine(
     prefill: str, decode: str, protocol: str, mode: str, engines: dict[str, Ranked], fleet: Fleet
 ) -> None:
@@ -125,6 +150,37 @@ def test_each_rank_takes_and_gives_its_share_and_answers_are_those_of_one_engine
     share = CALLS // pair.prefill.ranks
     assert settles(lambda: grown(pair.prefill, computed, prefilled) == [share] * pair.prefill.ranks)
     for side in (pair.prefill, pair.decode):
+        assert settles(lambda side=side: held_share(side.engine) == 0), side  # type: ignore[misc]
+
+
+def test_a_prefill_worker_is_beside_one_rank_which_computes_all_that_it_takes(
+    engines: dict[str, Ranked], fleet: Fleet, redis: RedisServer
+) -> None:
+    two, reads = engines["two"], engines["reads"]
+    asked = [prompt(LENGTH, f"queued {number}") for number in range(CALLS)]
+    with client(engines["one"].engine.url) as direct:
+        expected = [complete(direct, each).answer for each in asked]
+    loads, computed = f"{PREFIX}transfers_total", "vllm:request_success_total"
+    loaded, prefilled = reads.by_rank(loads), two.by_rank(computed)
+    at = ["--engine", two.engine.url, "--kv", f"{LOOPBACK}:{two.kv_port + 1}"]
+    words = ["prefill-worker", "--queue", redis.url, "--model", str(fleet.model), *at]
+    log = fleet.logs / "our-ranks-worker.log"
+    pair = RankedPair(two, reads, pdgate_over("tcp"))
+
+    with ExitStack() as stack:
+        command = [sys.executable, "-m", "pdgate", *words]
+        worker = stack.enter_context(child(command, log=log, name="prefill-worker"))
+        worker.wait_for_line("takes prompts for", START_SECONDS)
+        over = gateway_over(pair, "batch", fleet.logs, "decode-first", flags=BY_TURNS)
+        http = stack.enter_context(client(stack.enter_context(over).url))
+        pool = stack.enter_context(ThreadPoolExecutor(CALLS))
+        said = [one.answer for one in pool.map(lambda each: complete(http, each), asked)]
+
+    assert said == expected
+    share = CALLS // RANKS
+    assert settles(lambda: grown(reads, loads, loaded) == [share] * RANKS)
+    assert settles(lambda: grown(two, computed, prefilled) == [0, CALLS])
+    for side in (two, reads):
         assert settles(lambda side=side: held_share(side.engine) == 0)  # type: ignore[misc]
 
 

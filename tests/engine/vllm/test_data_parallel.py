@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pdgate.engine.vllm.data_parallel import DataRank, rank_of
+from pdgate.engine.vllm.settings import DataRank, rank_of
 
 
 @pytest.mark.parametrize(
