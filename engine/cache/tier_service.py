@@ -39,7 +39,7 @@ Lend = Callable[[str], memoryview | None]
 """A block of this name from a tier; any thread may ask."""
 
 
-class Slots:
+class WindowSlots:
     """Free slots of the window."""
 
     def __init__(self, count: int) -> None:
@@ -85,7 +85,7 @@ class TierService:
         self.lend = lend
         self.most = max(1, count // SHARES)
         self.shape = window.shape(block_bytes, count)
-        self.slots = Slots(count)
+        self.slots = WindowSlots(count)
         sock = fleet.listening("the KV tiers", host, port, identity)
         try:
             self.region = backend.allocate(count * block_bytes)
@@ -102,10 +102,10 @@ class TierService:
 
     def _serve(self, channel: Channel) -> None:
         """Raises OSError."""
-        _Reader(MessengerLine(channel), self).run()
+        _TierReader(MessengerLine(channel), self).run()
 
 
-class _Reader:
+class _TierReader:
     """One connection."""
 
     def __init__(self, line: MessengerLine, service: TierService) -> None:

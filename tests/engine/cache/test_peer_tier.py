@@ -181,13 +181,13 @@ LIES: Mapping[str, Callable[[messages.Offered], dict[str, Any]]] = {
 def test_a_peer_that_lies_gives_nothing_and_is_left_alone(
     lie: str, closing: ExitStack, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = tier_service._Reader._offer
+    honest = tier_service._TierReader._offer
 
     def offer(self: Any, ask: messages.Ask) -> messages.Offered:
         said = honest(self, ask)
         return msgspec.structs.replace(said, **LIES[lie](said))
 
-    monkeypatch.setattr(tier_service._Reader, "_offer", offer)
+    monkeypatch.setattr(tier_service._TierReader, "_offer", offer)
     asker = Asker(closing, host.spec)
 
     assert asker.fetch(NAMES) == {}
