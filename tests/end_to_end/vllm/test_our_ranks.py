@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 
 import pytest
 
@@ -161,7 +162,7 @@ def test_a_prefill_worker_is_beside_one_rank_which_computes_all_that_it_takes(
     with client(engines["one"].engine.url) as direct:
         expected = [complete(direct, each).answer for each in asked]
     loads, computed = f"{PREFIX}transfers_total", "vllm:request_success_total"
-    loaded, prefilled = reads.by_rank(loads), two.by_rank(computed)
+    before, firsts = reads.by_rank(loads), count()
     at = ["--engine", two.engine.url, "--kv", f"{LOOPBACK}:{two.kv_port + 1}"]
     words = ["prefill-worker", "--queue", redis.url, "--model", str(fleet.model), *at]
     log = fleet.logs / "our-ranks-worker.log"
@@ -173,6 +174,14 @@ def test_a_prefill_worker_is_beside_one_rank_which_computes_all_that_it_takes(
         worker.wait_for_line("takes prompts for", START_SECONDS)
         over = gateway_over(pair, "batch", fleet.logs, "decode-first", flags=BY_TURNS)
         http = stack.enter_context(client(stack.enter_context(over).url))
+
+        def both_load() -> bool:
+            complete(http, prompt(LENGTH, f"first {next(firsts)}"))
+            return all(grown(reads, loads, before))
+
+        # A rank looks at the queue every two seconds: before that it computes, as no worker has asked for a while.
+        assert settles(both_load)
+        loaded, prefilled = reads.by_rank(loads), two.by_rank(computed)
         pool = stack.enter_context(ThreadPoolExecutor(CALLS))
         said = [one.answer for one in pool.map(lambda each: complete(http, each), asked)]
 
