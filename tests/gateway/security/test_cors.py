@@ -85,7 +85,8 @@ async def test_a_page_sees_what_is_left_of_its_limits() -> None:
     seen = set(answer.headers["access-control-expose-headers"].split(", "))
     limits = {name for name in answer.headers if name.startswith("x-ratelimit-")}
     assert len(limits) == 6
-    assert {*limits, "x-request-id", "x-engine-says"} <= seen
+    ours = {"retry-after", "x-request-id", "x-should-retry", "x-pd-path", "x-pd-model"}
+    assert {*limits, *ours, "x-engine-says"} <= seen
     assert set(models.headers["access-control-expose-headers"].split(", ")) == seen
 
 
