@@ -267,7 +267,7 @@ class Connector(ABC):
         raise NotImplementedError(f"no rank of {type(self).__name__} says anything to others")
 
     def role_is(self, role: Role) -> None:
-        """What gateways are told of us, now and after each change. Calls are served as before."""
+        """Hear the role that gateways see, now and after each change. Calls are served as before."""
         return
 
     def trouble(self) -> str:

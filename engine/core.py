@@ -4,7 +4,7 @@
     core thread     outputs of a step, as one batch     --deliver-> the asker
 
 The thread sleeps on a condition while there is nothing to do: no polling, no spinning. When it fails, all requests are
-answered, and it stays to take back the pages that peers are still in, until it is told to stop.
+answered, and it stays to take back the pages that peers are still in, until `stop`.
 """
 
 import logging
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.peer_tier import PeerTier
 from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
 from pdgate.engine.layout import Layout
@@ -70,7 +71,7 @@ class EngineCore:
         self._thread = threading.Thread(target=self._run, name="engine-core", daemon=True)
 
     def connect(self, connector: Connector) -> None:
-        """Before `start`; without it the engine computes everything itself."""
+        """Connect before `start`; without a connector the engine computes everything itself."""
         self._work.hooks.connector = connector
 
     @property
@@ -114,7 +115,7 @@ class EngineCore:
         return self._work.stats
 
     @property
-    def tiers(self) -> Sequence[Tier]:
+    def tiers(self) -> Sequence[Tier | PeerTier]:
         return self._work.tiers
 
     @property
@@ -228,15 +229,28 @@ class EngineCore:
     def release(self, request_id: str) -> None:
         self._post(partial(self._work.release, request_id))
 
-    def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+    def _submit(
+        self, request: Request, accepted: Callable[[], None] | None, *, fetched: bool = False
+    ) -> None:
+        """`fetched`: other hosts were asked for KV of its prompt."""
         if self._failed:
             self._refuse(request.id, DIED)
             return
         if self._paused:
-            self._postponed[request.id] = partial(self._submit, request, accepted)
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=fetched)
+            return
+        begin = partial(self._post, partial(self._begin, request.id))
+        if not fetched and self._work.fetch(request, begin):
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=True)
             return
         if self._work.submit(request) and accepted is not None:
             accepted()
+
+    def _begin(self, request_id: str) -> None:
+        """What other hosts give of its prompt has come."""
+        submit = self._postponed.pop(request_id, None)
+        if submit is not None:
+            submit()
 
     def _prefill(self, request_id: str, *asked: Any) -> None:
         if self._failed:
@@ -282,7 +296,7 @@ class EngineCore:
         self._tell_idle()
 
     def _settle(self) -> None:
-        """Until it is told to stop: a load that ends, and a reader that leaves, give pages back."""
+        """Take back the pages of loads that end and of readers that leave, until `stop`."""
         while not self._stopping:
             self._obey_at_the_end()
             self._tell_idle()

@@ -20,7 +20,7 @@ class HookFailed(Exception):
 
 
 class Hooks:
-    """Without a connector every request is computed here, and the other hooks are not called."""
+    """Calls of the connector; without one every request is computed here, and only `plan` is called."""
 
     def __init__(self) -> None:
         self.connector: Connector | None = None
@@ -70,7 +70,7 @@ class Hooks:
         _guarded(lambda: self._there.cancel(request_id), request_id)
 
     def watch(self, chunks: Sequence[StepChunk]) -> Callable[[int], None] | None:
-        """To call behind each layer of a step with these chunks of requests to be kept."""
+        """Function to call behind each layer of a step with these chunks of requests to be kept."""
         if not chunks:
             return None
 

@@ -39,7 +39,7 @@ class QueueWatch:
 
     @property
     def unattended_seconds(self) -> float:
-        """For how long the queue could be asked, and no worker did.
+        """Seconds for which the queue could be asked, and no worker did.
 
         While it is away no worker can ask, and once it is back they take a moment.
         """

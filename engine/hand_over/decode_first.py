@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class QueuedPrompt(tuple[int, ...]):
-    """Of a request that is to go to the queue."""
+    """Prompt of a request that is to go to the queue."""
 
 
 class Borrowed(Source):

@@ -221,7 +221,7 @@ class Crew:
         self.lost = why
         for rank in self._ranks:
             rank.process.kill()
-            # Whoever waits for an answer of a rank hears that there is none.
+            # Callers that wait for an answer of a rank hear that there is none.
             rank.process.wait()
         lost(why)
 

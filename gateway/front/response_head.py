@@ -72,23 +72,16 @@ def answer_lines(
     answer: Answer, call_id: str, more: Headers, wanted: frozenset[bytes]
 ) -> tuple[bytes, bool, bool]:
     """The same as lines; whether it is a stream; and whether they tell the body's length."""
-    headers = answer.headers
-    said = dict(headers)
-    if len(said) == len(headers):
-        # Nothing is said twice, and a look for each name takes less than a look at each.
-        sized = b"content-length" in said
-        is_stream = said.get(b"content-type", b"").startswith(_STREAM)
-        lines: list[bytes] = []
-        for name in () if is_stream else _PASSED:
-            if name in said:
-                lines += (name, b": ", said[name], b"\r\n")
-    else:
-        passed = [found for found in headers if found[0] in _PASSED]
-        sized = any(name == b"content-length" for name, _ in passed)
-        is_stream = any(
-            name == b"content-type" and found.startswith(_STREAM) for name, found in passed
-        )
-        lines = [header_lines(passed)]
+    lines: list[bytes] = []
+    sized = is_stream = False
+    # A dictionary of them takes three times as long.
+    for name, found in answer.headers:
+        if name in _PASSED:
+            lines += (name, b": ", found, b"\r\n")
+            if name == b"content-length":
+                sized = True
+            elif name == b"content-type" and found.startswith(_STREAM):
+                is_stream = True
     if is_stream:
         lines, sized = [_LINES_OF_STREAMS], False
     lines += (b"x-request-id: ", call_id.encode(), b"\r\n")

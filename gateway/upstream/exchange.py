@@ -67,6 +67,8 @@ _JSON: Final = (b"content-type", b"application/json")
 
 _ANYTHING: Final[tuple[bytes, ...]] = (b"",)
 
+NEVER_BYTES: Final = sys.maxsize
+
 ASKED: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
@@ -183,7 +185,7 @@ class Exchange:
         self._error: Exception | None = None
         self._held_bytes = self._counted_bytes = self._collect_bytes = self._half_bytes = 0
         self._room_bytes = self._wanted_bytes = BUFFER_BYTES
-        self._beyond_bytes = sys.maxsize
+        self._beyond_bytes = NEVER_BYTES
         self._sink: Sink | None = None
         self._full = False
         self._client_slow = False
@@ -312,7 +314,7 @@ class Exchange:
                 self._make_room()
             if self._stage < OVER:
                 await self._woken()
-            self._beyond_bytes = sys.maxsize
+            self._beyond_bytes = NEVER_BYTES
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
         parts = self._parts

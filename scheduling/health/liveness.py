@@ -67,7 +67,7 @@ class Evidence:
 
 
 def bound_seconds(seconds: float, expected: float) -> float:
-    """Of silence, for an engine that should say something after `expected` seconds."""
+    """Bound of silence, for an engine that should say something after `expected` seconds."""
     return max(seconds, seconds / 2 + SLACK * expected)
 
 
