@@ -69,9 +69,9 @@ def answer_head(
 
 
 def answer_lines(
-    answer: Answer, call_id: str, more: Headers, wanted: frozenset[bytes]
+    answer: Answer, call_id: str, more: bytes, wanted: frozenset[bytes]
 ) -> tuple[bytes, bool, bool]:
-    """The same as lines; whether it is a stream; and whether they tell the body's length."""
+    """The same as lines; whether it is a stream; and whether they tell the body's length. `more` is whole lines."""
     lines: list[bytes] = []
     sized = is_stream = False
     # A dictionary of them takes three times as long.
@@ -87,17 +87,19 @@ def answer_lines(
     lines += (b"x-request-id: ", call_id.encode(), b"\r\n")
     if wanted:
         lines.append(header_lines([found for found in answer.headers if found[0] in wanted]))
-    for name, value in more:
-        lines += (name, b": ", value, b"\r\n")
+    lines.append(more)
     return b"".join(lines), is_stream, sized
 
 
 class CommonHeadLines:
-    """The lines that many answers have in common: uvicorn's own, of which it makes a new list each second."""
+    """The lines that many answers have in common: uvicorn's own, of which it makes a new list each second, and
+    those about a key's limits, of which most of its answers have the same."""
 
     def __init__(self) -> None:
         self._headers: Headers | None = None
         self._lines = b""
+        self._told: Headers = ()
+        self._told_lines = b""
 
     def head(self, status: int, headers: Headers, lines: bytes) -> bytes:
         """A whole head: `headers` are uvicorn's own, `lines` those of this answer."""
@@ -106,3 +108,9 @@ class CommonHeadLines:
         # As a call of `status_line` it would be a function more for each answer.
         first = _STATUS_LINES.get(status) or status_line(status)
         return b"".join((first, self._lines, lines, b"\r\n"))
+
+    def told(self, headers: Headers) -> bytes:
+        """`header_lines` of these, which are not written into."""
+        if headers is not self._told:
+            self._told, self._told_lines = headers, header_lines(headers)
+        return self._told_lines

@@ -50,6 +50,7 @@ from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.pipeline.pipeline import Pipeline
 from pdgate.scheduling.pipeline.scorers import (
     IN_TIME,
+    TOKENS_PER_CALL,
     Best,
     Scorer,
     alone_seconds,
@@ -152,7 +153,8 @@ class InTime(Policy):
         equals: list[Endpoint] | None = None
         for cost, uncached, endpoint in kept:
             if cost <= most and uncached <= fewest:
-                load = in_flight(endpoint)
+                # `in_flight`, without a call of it for each endpoint of each call.
+                load = endpoint.tokens + TOKENS_PER_CALL * (endpoint.calls + endpoint.beyond.calls)
                 if uncached < fewest or load < lightest:
                     fewest, lightest, best, equals = uncached, load, endpoint, None
                 elif load == lightest:
