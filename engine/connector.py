@@ -29,6 +29,10 @@ from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger import counters
 
 
+class EngineLost(Exception):
+    """What a hook raises where the engine itself cannot go on, and not only the request it was about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """KV pages of one request.

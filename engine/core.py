@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pdgate.engine.cache.memory import PagedKv
 from pdgate.engine.cache.peer_tier import PeerTier
 from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
+from pdgate.engine.hooks import DIED
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Faults, StepPace
@@ -28,8 +29,6 @@ from pdgate.engine.stats import EngineGauges, EngineStats
 from pdgate.engine.work import Done, Options, Work
 
 log = logging.getLogger(__name__)
-
-DIED: Final = "the engine core died"
 
 Deliver = Callable[[Sequence[Output]], None]
 

@@ -6,13 +6,15 @@ raises costs the request it was about and no other.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages, Plan
+from pdgate.engine.connector import Arrival, Connector, EngineLost, Keep, Load, Pages, Plan
 from pdgate.engine.job import StepChunk
 from pdgate.engine.request import Request
 
 log = logging.getLogger(__name__)
+
+DIED: Final = "the engine core died"
 
 
 class HookFailed(Exception):
@@ -43,7 +45,7 @@ class Hooks:
         except ValueError:
             raise
         except Exception as error:  # see above
-            raise _logged("plan", request.id) from error
+            raise _logged("plan", request.id, error) from error
         if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
             raise ValueError(
                 f"{plan.tokens} tokens of a prompt of {len(request.prompt)} cannot be loaded"
@@ -55,7 +57,7 @@ class Hooks:
         try:
             self._there.start(request_id, load, pages, skip_tokens)
         except Exception as error:  # see above
-            raise _logged("start to load", request_id) from error
+            raise _logged("start to load", request_id, error) from error
 
     def kept(
         self, request_id: str, keep: Keep, pages: Pages, first_token: int | None, finish: str
@@ -64,7 +66,7 @@ class Hooks:
         try:
             return self._there.kept(request_id, keep, pages, first_token, finish)
         except Exception as error:  # see above
-            raise _logged("keep", request_id) from error
+            raise _logged("keep", request_id, error) from error
 
     def cancel(self, request_id: str) -> None:
         _guarded(lambda: self._there.cancel(request_id), request_id)
@@ -118,6 +120,6 @@ def _guarded(hook: Callable[[], None], request_id: str) -> None:
         log.exception("the connector failed at %s", request_id)
 
 
-def _logged(what: str, request_id: str) -> HookFailed:
+def _logged(what: str, request_id: str, error: Exception) -> HookFailed:
     log.exception("the connector could not %s %s", what, request_id)
-    return HookFailed("the KV connector failed")
+    return HookFailed(DIED if isinstance(error, EngineLost) else "the KV connector failed")
