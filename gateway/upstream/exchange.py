@@ -23,9 +23,9 @@ before it cannot be the last one, and is not read.
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pdgate.forwarders.base import Answer, Leg, Sink
 from pdgate.gateway.upstream.contracts import (
@@ -60,6 +60,8 @@ UNFRAMED_BYTES: Final = 16 << 20
 RETRY_AFTER_SECONDS: Final = 1
 NO_ANSWERS: Final = frozenset((204, 205, 206))
 """Statuses that say that there is none, or a part of one."""
+
+T = TypeVar("T")
 
 _JSON: Final = (b"content-type", b"application/json")
 
@@ -185,22 +187,13 @@ class Exchange:
 
     # A task that is cancelled while it waits here leaves nothing behind.
 
-    async def reply(self) -> dict[str, Raw]:
+    def reply(self) -> Coroutine[Any, Any, dict[str, Raw]]:
         """The whole JSON answer, its values still raw. Raises what the Upstream contract says."""
-        engine = self.leg.to
         self._collect_bytes = self._upstream.max_reply_bytes
-        free, self._goal = self._free, OVER
-        sent = free is not None and free.send(self)
-        # Here and in no coroutine of its own, which would be made and entered for each leg.
-        if sent and self._stage < OVER:
-            try:
-                self._waiter = waiter = self._upstream.loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self._abandon()
-                raise
-        if not sent or isinstance(self._error, StaleConnection):
-            await self._sent_anew(again=sent)
+        return self._sent_until(OVER, self._replied)
+
+    def _replied(self) -> dict[str, Raw]:
+        engine = self.leg.to
         if self._error is not None:
             # What came of it is not taken any more.
             self._abandon()
@@ -226,25 +219,10 @@ class Exchange:
             message = f"{naming(engine)} answered {self.leg.path} with something else: {error}"
             raise EngineFailed(message, at=engine.id) from None
 
-    async def __aenter__(self) -> Answer:
-        free, self._goal = self._free, HEAD
-        sent = free is not None and free.send(self)
-        # Here and in no coroutine of its own, which would be made and entered for each leg.
-        if sent and self._stage < HEAD:
-            try:
-                self._waiter = waiter = self._upstream.loop.create_future()
-                await waiter
-            except asyncio.CancelledError:
-                self._abandon()
-                raise
-        if not sent or isinstance(self._error, StaleConnection):
-            await self._sent_anew(again=sent)
-        # What fails later may have said before how.
-        if self._error is not None and not self.status:
-            raise self._error
-        if not 200 <= self.status < 300:
-            error_body = await self._whole(self._upstream.max_reply_bytes)
-            raise failure(self.status, self.headers, error_body, self.leg.to)
+    def __aenter__(self) -> Coroutine[Any, Any, Answer]:
+        return self._sent_until(HEAD, self._begun)
+
+    def _begun(self) -> Answer:
         if self.status in NO_ANSWERS and (
             self.call.api is None or self.call.api.kind is not Kind.PASSES
         ):
@@ -260,6 +238,27 @@ class Exchange:
         traceback: TracebackType | None,
     ) -> None:
         self._abandon()
+
+    async def _sent_until(self, goal: int, then: Callable[[], T]) -> T:
+        """What `then` makes of that stage. One coroutine for all of it: each takes a thousand instructions of a leg."""
+        free, self._goal = self._free, goal
+        sent = free is not None and free.send(self)
+        if sent and self._stage < goal:
+            try:
+                self._waiter = waiter = self._upstream.loop.create_future()
+                await waiter
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
+        if not sent or isinstance(self._error, StaleConnection):
+            await self._sent_anew(again=sent)
+        if goal == HEAD and not 200 <= self.status < 300:
+            # What fails later may have said before how.
+            if self._error is not None and not self.status:
+                raise self._error
+            error_body = await self._whole(self._upstream.max_reply_bytes)
+            raise failure(self.status, self.headers, error_body, self.leg.to)
+        return then()
 
     async def _sent_anew(self, *, again: bool) -> None:
         """On a new connection, and waits for the goal. Raises EngineRefused, EngineFailed.
