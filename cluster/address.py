@@ -51,7 +51,7 @@ def host_and_port(text: str) -> str:
 
 
 def split(text: str) -> tuple[str, int]:
-    """Of host:port; the host without brackets. Raises ValueError."""
+    """Split host:port; the host without brackets. Raise ValueError."""
     before, colon, after = text.rpartition(":")
     # "::1:80" is an address in itself, so what it means as a pair is anybody's guess.
     if not colon or (":" in before and not before.startswith("[")):

@@ -1,4 +1,4 @@
-"""Bodies of answers, as far as they may go: whoever can write to a store makes them as long as it likes.
+"""Bodies of answers, as far as they may go: any writer of a store can make them as long as it likes.
 
 whole(pieces, most_bytes)      all of it
 lines(pieces, most_bytes)      one after the other, none longer than that
@@ -22,7 +22,7 @@ async def whole(pieces: AsyncIterator[bytes], most_bytes: int) -> bytes:
 
 
 async def lines(pieces: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """Without empty ones, and without what was left when the pieces ended. Raises TooLong.
+    """Lines without empty ones, and without what was left when the pieces ended. Raises TooLong.
 
     Not by httpx2, which also ends lines at U+0085, as it may stand in an annotation.
     """

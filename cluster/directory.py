@@ -17,8 +17,8 @@
 Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached
 is never an exception for either side.
 
-    await listing.revoked()                     the entry was taken away while it had a lease: whoever
-                                                runs the fleet wants this engine to leave
+    await listing.revoked()                     the entry was taken away while it had a lease: the
+                                                operator wants this engine to leave
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Listing(ABC):
 
     @abstractmethod
     async def change(self, member: Member) -> None:
-        """From now on this is listed, of the same process; returns when the store has it.
+        """List this from now on, of the same process; return when the store has it.
 
         A caller that does not wait for that has still said it: it is listed as soon as it can be.
         """
@@ -134,7 +134,7 @@ def entry(key: str, value: bytes) -> Joined | Refused:
 
 
 def listed(entries: Mapping[str, bytes]) -> Listed:
-    """In the order of the entries, which is that in which they were written.
+    """Members in the order of the entries, which is that in which they were written.
 
     What is beyond MOST_ENTRIES or MOST_BYTES is not read, and the first of that is refused.
     """

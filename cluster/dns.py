@@ -115,7 +115,7 @@ def _parts(texts: str) -> Iterator[str]:
 
 
 async def addresses(name: str, port: int) -> list[str]:
-    """Of a name, in an order that stays, as resolvers shuffle. Raises Unseen."""
+    """Addresses of a name, in an order that stays, as resolvers shuffle. Raise Unseen."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

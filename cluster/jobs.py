@@ -36,8 +36,14 @@ LONGEST_REASON: Final = 300
 Run = Callable[[], Awaitable[None]]
 
 
+def is_cancelled() -> bool:
+    """Whether this task was cancelled. A job asks, as redis-py can swallow what hits it while it connects."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def pause_seconds(failures: int, chance: float) -> float:
-    """Before the start after so many failures in a row, 1 and more; `chance`: 0..1."""
+    """Pause before the start after so many failures in a row, 1 and more; `chance`: 0..1."""
     whole: float = min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 16))
     return whole * (1 - chance / 2)
 

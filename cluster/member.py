@@ -94,7 +94,7 @@ class Member:
         return replace(self, state=DRAINING)
 
     def value(self) -> bytes:
-        """Without what the key says, and what was not said of the place."""
+        """Value without what the key says, and what was not said of the place."""
         said = asdict(self)
         place = said.pop("place")
         if not said["kv_notify"]:

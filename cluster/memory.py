@@ -33,7 +33,7 @@ class MemoryDirectory(Directory):
             self._followers.remove(tell)
 
     def put(self, key: str, value: bytes) -> None:
-        """As an engine of another make would write it."""
+        """Put an entry as an engine of another make would write it."""
         self._entries.pop(key, None)
         self._entries[key] = value
         self._tell(entry(key, value))

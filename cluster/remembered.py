@@ -58,7 +58,7 @@ def write(path: Path, members: Mapping[str, Member], now: float) -> None:
 
 
 def read(path: Path, now: float) -> Remembered | None:
-    """None if there is no file. Raises BadFile, also for a list that is too old."""
+    """Read the list; None if there is no file. Raise BadFile, also for a list that is too old."""
     try:
         said = json.loads(regular.read(path, MAX_BYTES))
     except FileNotFoundError:

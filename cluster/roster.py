@@ -63,11 +63,11 @@ class Roster:
 
     @property
     def next_change(self) -> float | None:
-        """When `expire` has something to do."""
+        """Time at which `expire` has something to do."""
         return min(self._doubted.values(), default=None)
 
     def remember(self, members: Mapping[str, Member], at: float) -> None:
-        """From an earlier life, for as long as the store says nothing."""
+        """Use members of an earlier life, for as long as the store says nothing."""
         if not self.listed:
             self.remembered_at = at
             for key, member in members.items():

@@ -4,7 +4,7 @@
                    '-- dropped and counted, while there is more
 
 The other end of the pipe may not be read, a terminal may be stopped, a disk may be full: the event
-loop, and signals with it, would stand still in the middle of a line. What was dropped is told in the
+loop, and signals with it, would stand still in the middle of a line. What was dropped is counted in the
 log as soon as that flows again. At the end of the process what is left has LAST_SECONDS.
 
 What is logged may be an engine's word, or a stranger's (keys of a directory, reasons of refusals): it makes
@@ -158,7 +158,7 @@ class Stderr(logging.Handler):
 
 
 def log_to_stderr(level: str, formatter: logging.Formatter | None = None) -> None:
-    """For the whole process, threads and the end by an exception included; a second time changes nothing."""
+    """Log to stderr in the whole process, threads and the end by an exception included; a second time changes nothing."""
     root = logging.getLogger()
     if root.handlers:
         return
@@ -173,7 +173,7 @@ def log_to_stderr(level: str, formatter: logging.Formatter | None = None) -> Non
 
 
 def lines_dropped() -> int:
-    """By this process so far."""
+    """Lines that this process has dropped so far."""
     handlers = logging.getLogger().handlers
     return sum(one.writer.dropped for one in handlers if isinstance(one, Stderr))
 

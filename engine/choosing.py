@@ -10,7 +10,7 @@ from pdgate.engine.sampling import Sampler
 
 
 class TokenChoice:
-    """Of one answer, as far as it has come.
+    """Choice of the tokens of one answer, as far as it has come.
 
     Attributes:
         ends: Tokens that end the answer.
@@ -34,7 +34,7 @@ class TokenChoice:
         return found
 
     def choose(self, logits: Floats) -> int | None:
-        """From `logits` [vocab]; `take` follows. None if the model has no token that may come."""
+        """Choose from `logits` [vocab]; `take` follows. None if the model has no token that may come."""
         allowed = None if self._guide is None else self._guide.mask
         if allowed is not None and not allowed.any():
             return None

@@ -148,9 +148,19 @@ def engine(
     kv_tier: Annotated[
         list[str] | None,
         typer.Option(
-            help="host=FOLDER:MIB or disk=FOLDER:MIB: blocks beyond the pages; repeatable."
+            help="host=FOLDER:MIB or disk=FOLDER:MIB: blocks beyond the pages; peer=HOST:PORT:MIB: "
+            "those of another host; repeatable."
         ),
     ] = None,
+    kv_tier_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve them to engines of other hosts there, on --kv-host; 0: a free one."
+        ),
+    ] = None,
+    kv_tier_transfer: Annotated[
+        str, typer.Option(help="What moves them between hosts: a name of --transfer help.")
+    ] = "tcp",
     prefix_hash_seed: Annotated[
         str, typer.Option(help="In the names of cached blocks, as PYTHONHASHSEED of vLLM.")
     ] = "",
@@ -268,6 +278,8 @@ def engine(
             on_failed_load=kv_load_failure,
             reuse_prefixes=not no_prefix_cache,
             kv_tiers=tuple(kv_tier or ()),
+            kv_tier_port=kv_tier_port,
+            kv_tier_transfer=kv_tier_transfer,
             hash_seed=prefix_hash_seed,
             engine_id=engine_id,
             min_prefill_ms=min_prefill_ms,

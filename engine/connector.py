@@ -29,6 +29,10 @@ from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger import counters
 
 
+class EngineLost(Exception):
+    """What a hook raises where the engine itself cannot go on, and not only the request it was about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """KV pages of one request.
@@ -267,7 +271,7 @@ class Connector(ABC):
         raise NotImplementedError(f"no rank of {type(self).__name__} says anything to others")
 
     def role_is(self, role: Role) -> None:
-        """What gateways are told of us, now and after each change. Calls are served as before."""
+        """Hear the role that gateways see, now and after each change. Calls are served as before."""
         return
 
     def trouble(self) -> str:

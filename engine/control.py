@@ -35,7 +35,7 @@ def why_fixed_weights(protocol: str) -> str:
 
 
 class ControlRefused(Exception):
-    """Nothing has changed; the message says why."""
+    """A request that changed nothing; the message says why."""
 
 
 class EngineControl:
@@ -84,13 +84,14 @@ class EngineControl:
         model = self._services[0].model
         try:
             changed = await asyncio.to_thread(with_weights, model, path)
+            # By what is in the files: a folder may get others under its name.
+            of = await asyncio.to_thread(weights_of, path)
         except (OSError, ValueError, KeyError) as error:
             raise ControlRefused(f"these weights cannot be loaded: {error}") from None
         try:
             await self._idle(IDLE_SECONDS)
         except TimeoutError:
             raise ControlRefused("requests still run") from None
-        of = f"{weights_of(model.root)}\0{path}"
         if not await self._all(lambda service: service.core.use(changed, of)):
             raise ControlRefused("requests run again")
 

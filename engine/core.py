@@ -4,7 +4,7 @@
     core thread     outputs of a step, as one batch     --deliver-> the asker
 
 The thread sleeps on a condition while there is nothing to do: no polling, no spinning. When it fails, all requests are
-answered, and it stays to take back the pages that peers are still in, until it is told to stop.
+answered, and it stays to take back the pages that peers are still in, until `stop`.
 """
 
 import logging
@@ -14,11 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.peer_tier import PeerTier
 from pdgate.engine.cache.tiers import Tier
 from pdgate.engine.connector import Connector, Keep, Load
+from pdgate.engine.hooks import DIED
 from pdgate.engine.layout import Layout
 from pdgate.engine.model.load import LoadedModel
 from pdgate.engine.pace import Faults, StepPace
@@ -27,8 +29,6 @@ from pdgate.engine.stats import EngineGauges, EngineStats
 from pdgate.engine.work import Done, Options, Work
 
 log = logging.getLogger(__name__)
-
-DIED: Final = "the engine core died"
 
 Deliver = Callable[[Sequence[Output]], None]
 
@@ -70,7 +70,7 @@ class EngineCore:
         self._thread = threading.Thread(target=self._run, name="engine-core", daemon=True)
 
     def connect(self, connector: Connector) -> None:
-        """Before `start`; without it the engine computes everything itself."""
+        """Connect before `start`; without a connector the engine computes everything itself."""
         self._work.hooks.connector = connector
 
     @property
@@ -114,7 +114,7 @@ class EngineCore:
         return self._work.stats
 
     @property
-    def tiers(self) -> Sequence[Tier]:
+    def tiers(self) -> Sequence[Tier | PeerTier]:
         return self._work.tiers
 
     @property
@@ -228,15 +228,28 @@ class EngineCore:
     def release(self, request_id: str) -> None:
         self._post(partial(self._work.release, request_id))
 
-    def _submit(self, request: Request, accepted: Callable[[], None] | None) -> None:
+    def _submit(
+        self, request: Request, accepted: Callable[[], None] | None, *, fetched: bool = False
+    ) -> None:
+        """`fetched`: other hosts were asked for KV of its prompt."""
         if self._failed:
             self._refuse(request.id, DIED)
             return
         if self._paused:
-            self._postponed[request.id] = partial(self._submit, request, accepted)
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=fetched)
+            return
+        begin = partial(self._post, partial(self._begin, request.id))
+        if not fetched and self._work.fetch(request, begin):
+            self._postponed[request.id] = partial(self._submit, request, accepted, fetched=True)
             return
         if self._work.submit(request) and accepted is not None:
             accepted()
+
+    def _begin(self, request_id: str) -> None:
+        """What other hosts give of its prompt has come."""
+        submit = self._postponed.pop(request_id, None)
+        if submit is not None:
+            submit()
 
     def _prefill(self, request_id: str, *asked: Any) -> None:
         if self._failed:
@@ -282,7 +295,7 @@ class EngineCore:
         self._tell_idle()
 
     def _settle(self) -> None:
-        """Until it is told to stop: a load that ends, and a reader that leaves, give pages back."""
+        """Take back the pages of loads that end and of readers that leave, until `stop`."""
         while not self._stopping:
             self._obey_at_the_end()
             self._tell_idle()

@@ -63,7 +63,7 @@ class Generation:
         )
 
     def adopt(self, token: int) -> Output | None:
-        """Begins with the token that another engine sampled; None if we must sample it.
+        """Begin with the token that another engine sampled; None if this one must sample it.
 
         That is so where logits are asked for, which stayed with the other engine.
         """

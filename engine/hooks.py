@@ -6,13 +6,15 @@ raises costs the request it was about and no other.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
-from pdgate.engine.connector import Arrival, Connector, Keep, Load, Pages, Plan
+from pdgate.engine.connector import Arrival, Connector, EngineLost, Keep, Load, Pages, Plan
 from pdgate.engine.job import StepChunk
 from pdgate.engine.request import Request
 
 log = logging.getLogger(__name__)
+
+DIED: Final = "the engine core died"
 
 
 class HookFailed(Exception):
@@ -20,7 +22,7 @@ class HookFailed(Exception):
 
 
 class Hooks:
-    """Without a connector every request is computed here, and the other hooks are not called."""
+    """Calls of the connector; without one every request is computed here, and only `plan` is called."""
 
     def __init__(self) -> None:
         self.connector: Connector | None = None
@@ -43,7 +45,7 @@ class Hooks:
         except ValueError:
             raise
         except Exception as error:  # see above
-            raise _logged("plan", request.id) from error
+            raise _logged("plan", request.id, error) from error
         if isinstance(plan, Load) and not 0 <= plan.tokens <= len(request.prompt):
             raise ValueError(
                 f"{plan.tokens} tokens of a prompt of {len(request.prompt)} cannot be loaded"
@@ -55,7 +57,7 @@ class Hooks:
         try:
             self._there.start(request_id, load, pages, skip_tokens)
         except Exception as error:  # see above
-            raise _logged("start to load", request_id) from error
+            raise _logged("start to load", request_id, error) from error
 
     def kept(
         self, request_id: str, keep: Keep, pages: Pages, first_token: int | None, finish: str
@@ -64,13 +66,13 @@ class Hooks:
         try:
             return self._there.kept(request_id, keep, pages, first_token, finish)
         except Exception as error:  # see above
-            raise _logged("keep", request_id) from error
+            raise _logged("keep", request_id, error) from error
 
     def cancel(self, request_id: str) -> None:
         _guarded(lambda: self._there.cancel(request_id), request_id)
 
     def watch(self, chunks: Sequence[StepChunk]) -> Callable[[int], None] | None:
-        """To call behind each layer of a step with these chunks of requests to be kept."""
+        """Function to call behind each layer of a step with these chunks of requests to be kept."""
         if not chunks:
             return None
 
@@ -118,6 +120,6 @@ def _guarded(hook: Callable[[], None], request_id: str) -> None:
         log.exception("the connector failed at %s", request_id)
 
 
-def _logged(what: str, request_id: str) -> HookFailed:
+def _logged(what: str, request_id: str, error: Exception) -> HookFailed:
     log.exception("the connector could not %s %s", what, request_id)
-    return HookFailed("the KV connector failed")
+    return HookFailed(DIED if isinstance(error, EngineLost) else "the KV connector failed")

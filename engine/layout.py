@@ -52,13 +52,13 @@ class Layout:
 
     @property
     def page_bytes(self) -> int:
-        """In one shard."""
+        """Bytes of a page in one shard."""
         row_bytes = self.planes * self.head_dim * self.item_bytes
         return self.shard_kv_heads * self.block_tokens * row_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Of one shard."""
+        """Bytes of one shard."""
         return self.layers * self.blocks * self.page_bytes
 
     @property

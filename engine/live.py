@@ -27,7 +27,7 @@ class LiveRequest:
         chosen: Its connector has it computed here, though a peer was to.
         cached: Prompt tokens that were not computed for this request; None until the whole
             prompt is in the pages.
-        state: Of the last token that is kept, for whoever reads the pages.
+        state: Of the last token that is kept, for the peer that reads the pages.
     """
 
     job: Job
@@ -118,7 +118,7 @@ def span(chunk: StepChunk) -> TokenSpan:
 
 
 def pages_to_fill(job: Job, load: Load, layout: Layout) -> tuple[Pages, int]:
-    """For a load that starts: its pages, and how many tokens are there already.
+    """Pages of a load that starts, and how many tokens are there already.
 
     For a request that ended before it got pages, nothing is left to load: its peer learns
     through the same call that it may let go.

@@ -77,7 +77,7 @@ def in_ranks(
     lost: Callable[[str], None],
     closing: contextlib.ExitStack,
 ) -> tuple[EngineCore, RanksConnector]:
-    """As `met`, with processes; `lost` is called when one has ended, and all requests with it."""
+    """Meet as `met` does, with processes; `lost` is called when one has ended, and all requests with it."""
     engine_id = settings.engine_id or secrets.token_hex(16)
     crew = Crew(
         [

@@ -191,7 +191,9 @@ class EngineMetrics(Collector):
             ("written", "Blocks that went to a tier"),
             ("dropped", "Blocks not written to a tier, as too many waited"),
             ("failed", "Blocks that could not be written to a tier"),
-            ("broken", "Files of a tier that were no block"),
+            ("broken", "What was found in a tier, or came from a peer, and was no block"),
+            ("served", "Blocks given to engines of other hosts"),
+            ("lost", "Times that a peer's tiers did not answer in time, or well"),
         ):
             by_medium = {tier.medium: getattr(tier.counts, name) for tier in self._core.tiers}
             yield self._split(f"pdgate_engine_kv_tier_{name}", meaning, "medium", by_medium)

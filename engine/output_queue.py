@@ -1,4 +1,4 @@
-"""From the core's thread to the coroutines that wait for answers.
+"""Output queues from the core's thread to the coroutines that wait for answers.
 
 core thread   deliver(outputs of a step)  --call_soon_threadsafe-->  event loop
 event loop    one queue for each HTTP request, which may wait for several answers
@@ -23,7 +23,7 @@ class OutputQueue:
             self._loop.call_soon_threadsafe(self._sort, outputs)
 
     def submit(self, core: EngineCore, requests: Sequence[Request]) -> "Mailbox":
-        """On the event loop."""
+        """Submit requests, on the event loop."""
         box = Mailbox(self, core, [request.id for request in requests])
         self._boxes |= dict.fromkeys(box.open_ids, box)
         for request in requests:
@@ -86,7 +86,7 @@ class Mailbox:
         return index, output
 
     def close(self) -> None:
-        """It will not be read on: aborts what is not over."""
+        """End the reading: abort what is not over."""
         for request_id in self.open_ids:
             self._room.forget(request_id)
             self._core.abort(request_id)

@@ -1,6 +1,6 @@
 """What an engine's process, or a rank's, needs to meet peers: a transfer backend, and settings for a connector."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pdgate.engine import transfer_options
@@ -16,15 +16,22 @@ from pdgate.transfer.runtime.fleet import Identity
 
 def open_backend(settings: EngineSettings, identity: Identity) -> Backend:
     """Raises ValueError, LookupError, TypeError, OSError."""
+    options = transfer_options.read(settings.transfer, settings.transfer_options)
+    return _opened(settings.transfer, settings, identity, options)
+
+
+def open_tier_backend(settings: EngineSettings, identity: Identity) -> Backend:
+    """For blocks of tiers between hosts. Raises as `open_backend`."""
+    return _opened(settings.kv_tier_transfer, settings, identity, {})
+
+
+def _opened(
+    name: str, settings: EngineSettings, identity: Identity, options: Mapping[str, Any]
+) -> Backend:
     # Peers dial what is advertised, which a wildcard is not.
     advertise = settings.host if settings.kv_host in WILDCARDS else settings.kv_host
-    options = transfer_options.read(settings.transfer, settings.transfer_options)
     return registry.load(
-        settings.transfer,
-        identity=identity,
-        host=settings.kv_host,
-        advertise=advertise,
-        **options,
+        name, identity=identity, host=settings.kv_host, advertise=advertise, **options
     )
 
 

@@ -85,7 +85,7 @@ class Sampler:
 
 
 def logprob(logits: Floats, token: int, alternatives: int) -> Logprob:
-    """Of `token`, and of the likeliest `alternatives` tokens."""
+    """Log-probability of `token`, and of the likeliest `alternatives` tokens."""
     shifted = logits - logits.max()
     all_of_them = np.maximum(shifted - np.log(np.exp(shifted).sum()), LEAST_LOGPROB)
     best = np.argsort(-all_of_them, kind="stable")[:alternatives]

@@ -28,7 +28,7 @@ from pdgate.engine.worker_rules import RequestCounts, decode_may_run, places, pr
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
+    """Limits of one step. Every running sequence fits in with a token: max_seqs <= max_tokens."""
 
     max_seqs: int = 64
     max_tokens: int = 512
@@ -56,7 +56,7 @@ class StepScheduler:
 
     @property
     def queued_tokens(self) -> int:
-        """Of prompts, still to be computed here. May be asked by another thread."""
+        """Tokens of prompts, still to be computed here. May be asked by another thread."""
         # Each is copied at once, as they change meanwhile.
         jobs = [*self.arriving.copy(), *self.waiting.copy(), *self.running.copy()]
         return sum(max(0, job.missing - (job.load or 0)) for job in jobs if not job.decodes)
@@ -71,7 +71,7 @@ class StepScheduler:
         return EngineStep(list(chunks.values()), loads)
 
     def guessing(self, chunk: StepChunk, guesses: Sequence[int], left: int) -> StepChunk:
-        """With as many of these as the step has tokens `left` and the job gets pages for; nobody gives any up."""
+        """Return the chunk with as many guesses as the step has tokens `left` and pages are free; no job gives any up."""
         count = min(len(guesses), left)
         while count and not self._grow(chunk.job, chunk.end + count):
             # Those that fit into its last page.
@@ -113,7 +113,7 @@ class StepScheduler:
         return blocks
 
     def take_pages(self, job: Job) -> list[int]:
-        """Of a job about to be aborted: the caller's now, to `drop` in the end."""
+        """Take the pages of a job about to be aborted: the caller's now, to `drop` in the end."""
         blocks, job.blocks = job.blocks, []
         return blocks
 

@@ -165,7 +165,7 @@ def _core(
     layout = layout_of(settings, model.config)
 
     def made(memory: PagedKv) -> EngineCore:
-        tiers = _tiers(settings, memory, model, closing)
+        tiers = _tiers(settings, memory, model, identity, closing)
         return EngineCore(
             model,
             layout,
@@ -206,27 +206,36 @@ def _core(
 
 
 def _tiers(
-    settings: EngineSettings, memory: PagedKv, model: LoadedModel, closing: contextlib.ExitStack
+    settings: EngineSettings,
+    memory: PagedKv,
+    model: LoadedModel,
+    identity: Identity,
+    closing: contextlib.ExitStack,
 ) -> Tiers | None:
-    """Those that are asked for, until `closing` ends. Raises ValueError, OSError."""
-    specs = specs_of(settings.kv_tiers)
-    if not specs:
+    """Those that are asked for, until `closing` ends. Raises ValueError, LookupError, OSError, TransferError."""
+    if not settings.kv_tiers:
         return None
     if not isinstance(memory, KvMemory):
         raise ValueError(  # noqa: TRY004, a combination of flags that cannot be
             "--kv-tier copies pages of the engine's own process: ranks have theirs in others (--tp, --pp)"
         )
-    tiers = [Tier(spec) for spec in specs]
-    found = Tiers(
-        tiers, NamedBlocks(memory.layout, model.root, memory.views), weights_of(model.root)
-    )
+    tiers = [Tier(spec) for spec in specs_of(settings.kv_tiers)]
+    blocks = NamedBlocks(memory.layout, model.root, memory.views)
+    peers = None
+    if settings.shares_tiers:
+        # Only tiers between hosts need a transfer backend and what it brings along.
+        from pdgate.engine import tier_sharing
+
+        peers = tier_sharing.shared(settings, tiers, memory.layout.block_bytes, identity, closing)
+    found = Tiers(tiers, blocks, weights_of(model.root), peers)
     closing.enter_context(found.writing())
     return found
 
 
 def _identity(settings: EngineSettings) -> Identity:
     """What we prove to peers, where there may be any. Raises ValueError."""
-    if settings.protocol == NO_PROTOCOL and settings.kv_events_port is None:
+    alone = settings.protocol == NO_PROTOCOL and not settings.shares_tiers
+    if alone and settings.kv_events_port is None:
         return Identity()
     return configured(settings.kv_secret_file, settings.kv_tls)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from pdgate.cluster import address
-from pdgate.engine.cache.tier_spec import specs_of
+from pdgate.engine.cache.tier_spec import peers_of, specs_of
 from pdgate.engine.model.config import is_built_in
 from pdgate.protocols.place import NOWHERE, Place
 from pdgate.transfer.runtime.tls import NO_TLS, Tls
@@ -44,7 +44,11 @@ class EngineSettings:
             cached more tokens than these; None leaves that to the gateway.
         max_prefill_queue: With decode-first, decode computes a prompt itself while so many wait on
             the queue; None for never.
-        kv_tiers: Where full blocks are kept beyond the pages: "host=FOLDER:MIB", "disk=FOLDER:MIB".
+        kv_tiers: Where full blocks are kept beyond the pages: "host=FOLDER:MIB", "disk=FOLDER:MIB"; "peer=HOST:PORT:MIB"
+            asks an engine of another host for what it has there.
+        kv_tier_port: Where engines of other hosts may ask for blocks of our tiers, on `kv_host`; 0 takes a free one,
+            None serves none.
+        kv_tier_transfer: Which backend moves blocks of tiers between hosts.
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         neuron_layer_wise: With neuron, a request leaves layer by layer while it is computed;
             else when its first token has been sampled.
@@ -79,7 +83,7 @@ class EngineSettings:
         etcd_user_file: Holds name:password, where etcd asks for one.
         etcd_ca_file: Certificates (PEM) that vouch for etcd, where the usual ones do not.
         admin_token_file: Holds the token that opens /admin/role; empty for no such route.
-        control: Whoever reaches the port may pause it, and change its weights.
+        control: Any client of the port may pause it, and change its weights.
         advertise_host: What others dial, where `host` is a wildcard or a name of ours only.
         place: Of this engine, for policies that prefer near pairs; the host may be left empty.
         kv_events_port: Where it publishes what becomes of its cached blocks, on `kv_host`; 0 takes
@@ -107,6 +111,8 @@ class EngineSettings:
     max_prefill_queue: int | None = None
     store: str = ""
     kv_tiers: tuple[str, ...] = ()
+    kv_tier_port: int | None = None
+    kv_tier_transfer: str = "tcp"
     neuron_layer_wise: bool = True
     neuron_whole_pages: bool = False
     read_back: bool = False
@@ -159,7 +165,8 @@ class EngineSettings:
         for name in SPANS:
             if not 0 <= getattr(self, name) < inf:
                 raise ValueError(f"{name.replace('_', ' ')} must be a number of at least 0")
-        for port in (self.port, self.kv_port, self.kv_events_port, self.kv_events_replay_port):
+        ports = (self.port, self.kv_port, self.kv_events_port, self.kv_events_replay_port)
+        for port in (*ports, self.kv_tier_port):
             if port is not None and not 0 <= port <= HIGHEST_PORT:
                 raise ValueError(f"{port} is no port; they go from 0 to {HIGHEST_PORT}")
         if not (is_built_in(self.model) or (Path(self.model or "") / "config.json").is_file()):
@@ -191,8 +198,10 @@ class EngineSettings:
                 raise ValueError(f"{name.replace('_', ' ')} is for engines of decode-first")
             if given is not None and given < 0:
                 raise ValueError(f"{name.replace('_', ' ')} must be at least 0")
-        if specs_of(self.kv_tiers) and not self.reuse_prefixes:
+        if (specs_of(self.kv_tiers) or peers_of(self.kv_tiers)) and not self.reuse_prefixes:
             raise ValueError("KV tiers keep prefixes: they need the prefix cache")
+        if self.kv_tier_port is not None and not specs_of(self.kv_tiers):
+            raise ValueError("there is no KV tier of this host to serve (kv tier port)")
         if self.device and not DEVICE.fullmatch(self.device):
             raise ValueError(f"unknown device {self.device!r}: cpu, cuda or cuda:N")
         if self.kv_tiers and self.device.startswith("cuda"):
@@ -211,15 +220,22 @@ class EngineSettings:
             )
 
     def of_rank(self, rank: int) -> "EngineSettings":
-        """Of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
+        """Settings of one data-parallel rank: each next one listens for peers at the next port, as vLLM's do."""
         events, replay = self.kv_events_port, self.kv_events_replay_port
+        tiers = self.kv_tier_port
         return replace(
             self,
             kv_port=self.kv_port and self.kv_port + rank,
             engine_id=f"{self.engine_id}_dp{rank}" if self.engine_id else "",
+            kv_tier_port=tiers and tiers + rank,
             kv_events_port=events and events + rank,
             kv_events_replay_port=replay and replay + rank,
         )
+
+    @property
+    def shares_tiers(self) -> bool:
+        """Whether it asks engines of other hosts for blocks, or is asked."""
+        return self.kv_tier_port is not None or bool(peers_of(self.kv_tiers))
 
     @property
     def listed_in(self) -> str:
@@ -228,6 +244,6 @@ class EngineSettings:
 
     @property
     def most_tokens(self) -> int:
-        """Of one sequence: what was asked for, and no more than all blocks hold."""
+        """Tokens of one sequence: what was asked for, and no more than all blocks hold."""
         room = self.blocks * self.block_tokens
         return min(room, self.max_model_tokens or room)

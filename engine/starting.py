@@ -28,11 +28,15 @@ def check(settings: EngineSettings) -> None:
     What the machine has (ports that are free, files of secrets, a library) is left to the start.
     """
     layout_of(settings, config_of(settings.model))
-    if settings.protocol == NO_PROTOCOL:
+    if settings.protocol == NO_PROTOCOL and not settings.shares_tiers:
         return
     in_environment = map(os.environ.get, (fleet.FILE_VARIABLE, fleet.SECRET_VARIABLE))
     if not settings.kv_secret_file and not any(in_environment):
         fleet.check_place("the KV side", settings.kv_host, Identity())
+    if settings.shares_tiers:
+        transfer_options.kinds(settings.kv_tier_transfer)
+    if settings.protocol == NO_PROTOCOL:
+        return
     registry.checked(settings.protocol, connector_settings(settings, settings.port, "", Identity()))
     transfer_options.kinds(settings.transfer)
     transfer_options.read(settings.transfer, settings.transfer_options)

@@ -70,7 +70,7 @@ class Tensors:
         return made
 
     def memory(self, made: Any) -> DeviceMemory:
-        """As transfer backends register it."""
+        """Memory as transfer backends register it."""
         return DeviceMemory(self.device, made.data_ptr(), made.numel())
 
     def moment(self) -> DeviceEvent | None:
@@ -98,7 +98,7 @@ class KvPlaces:
 
 
 def open_tensors(device: str, threads: int) -> Tensors | None:
-    """None without a device: NumPy computes. Raises LookupError."""
+    """Open the tensors of a device; None without one: NumPy computes. Raise LookupError."""
     return Tensors(device, threads) if device else None
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Literal
 
 from pdgate.engine.cache.memory import PagedKv
+from pdgate.engine.cache.peer_tier import PeerTier
 from pdgate.engine.cache.prefix import BlockPool, salt_of
 from pdgate.engine.cache.tiers import Tier, Tiers
 from pdgate.engine.connector import Keep, Load
@@ -109,8 +110,11 @@ class Work:
         self.hooks = Hooks()
 
     @property
-    def tiers(self) -> Sequence[Tier]:
-        return () if self._options.tiers is None else self._options.tiers.tiers
+    def tiers(self) -> Sequence[Tier | PeerTier]:
+        tiers = self._options.tiers
+        if tiers is None:
+            return ()
+        return tiers.tiers if tiers.peers is None else [*tiers.tiers, tiers.peers]
 
     @property
     def gauges(self) -> EngineGauges:
@@ -154,6 +158,17 @@ class Work:
 
     def take_outputs(self) -> list[Output]:
         return self._outbox.take()
+
+    def fetch(self, request: Request, then: Callable[[], object]) -> bool:
+        """Whether it is worth waiting for blocks of other hosts; `then` is called when they have come, on any thread."""
+        # All of its logits are wanted, so that nothing of it is taken from a cache.
+        if request.sampling.prompt_logprobs is not None:
+            return False
+        try:
+            return self._pool.fetch(request.prompt, salt_of(request.body), then)
+        except ValueError:
+            # `submit` says why it is refused.
+            return False
 
     def submit(self, request: Request) -> bool:
         """False if it is refused, which its asker hears as an output."""

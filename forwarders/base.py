@@ -235,7 +235,7 @@ class Rendezvous(Forwarder):
     def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]: ...
 
     def merge(self, call: Call, to_prefill: Leg, to_decode: Leg) -> Merge | None:
-        """None relays decode's answer as it is."""
+        """Return how the two answers become one; None to relay decode's as it is."""
         return None
 
 
@@ -285,28 +285,28 @@ class Reserved(Protocol):
 
     @property
     def unread_tokens(self) -> int:
-        """Of the prompt, what the engine has still to compute."""
+        """Tokens of the prompt that the engine has still to compute."""
 
     def drop_unread(self) -> None:
-        """That will not be computed, as the call gives way."""
+        """Drop what will not be computed, as the call gives way."""
 
     def has_read(self, seconds: float) -> StreamWatch | None:
-        """It took so long to read the prompt, and what it had to read before.
+        """Note how long reading the prompt took, with what was to be read before.
 
-        Returns the watch of the pieces of a stream that begins with this, or None.
+        Return the watch of the pieces of a stream that begins with this, or None.
         """
 
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
-        """It took so long to take over the KV that prefill had computed; returns the same."""
+        """Note how long taking over prefill's KV took; return the same."""
 
     def worked(self) -> None:
         """A leg has ended well there."""
 
     def handed_over(self) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
+        """Note a good answer to a leg that names the KV of a prefill engine."""
 
     def end(self) -> None: ...
 
@@ -351,7 +351,7 @@ class Engines(Protocol):
         """
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
-        """It answers looks, and is not known to stand still.
+        """Whether an engine answers probes, and is not known to stand still.
 
         `lately`: and legs have ended well there in the last seconds.
         """

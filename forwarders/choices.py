@@ -7,7 +7,7 @@ from pdgate.protocols.members import plain_members
 
 @plain_members
 class Mode(StrEnum):
-    """When decode is chosen: in a batch with prefill, or when prefill has answered."""
+    """Choice of decode: in a batch with prefill, or when prefill has answered."""
 
     BATCH = "batch"
     STAGED = "staged"

@@ -1,11 +1,11 @@
-"""Encode stage: media of a chat are encoded before any protocol has the call. Interpreted, as `beside.py`.
+"""Encode stage: media of a call are encoded before any protocol has the call. Interpreted, as `beside.py`.
 
-    items of the chat, each once --> a leg to an encode engine each, in parallel --> ec_transfer_params, merged
+    items of the call, each once --> a leg to an encode engine each, in parallel --> ec_transfer_params, merged
                                                                                      into the body that P and D get
 
 An item goes to the engine that encoded it last: engines cache embeddings by the item's hash, and do not say for how long, so
 the gateway remembers where and not what. An engine that fails an item is replaced by another for that item.
-A chat without media, or of a model without encode engines, passes as it is.
+A call without media, or of a model without encode engines, passes as it is.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from pdgate.protocols.errors import GatewayError, NoInstance
 from pdgate.protocols.instance import ENCODE, Instance
 
 AT_ONCE: Final = 16
-"""Items of one chat that encode engines have at a time."""
+"""Items of one call that encode engines have at a time."""
 REMEMBERED: Final = 1 << 16
 """Items of which it is known where they were encoded: 10 MB."""
 ASIDE_BYTES: Final = 256 << 10
-"""Longer messages are looked through and hashed in a thread: of the emptiest parts that many take 13 ms."""
+"""Longer texts are looked through and hashed in a thread: of the emptiest parts that many take 13 ms."""
 
 
 class EncodeStage:
@@ -51,7 +51,7 @@ class EncodeStage:
         self.attempts = attempts
 
     def wants(self, call: Call) -> bool:
-        """Whether it may have media that an engine is there for; long messages are looked through later."""
+        """Whether it may have media that an engine is there for; long ones are looked through later."""
         may = _is_long(call) or media.may_have_media(call)
         return may and self._engines.has(ENCODE, call)
 
@@ -92,7 +92,9 @@ class EncodeStage:
         turns: asyncio.Semaphore,
     ) -> Mapping[str, Any]:
         # Of its length the prompt's says nothing, and of its cache neither.
-        asked = msgspec.structs.replace(call, body={}, blocks=(), prompt_tokens=0, streams=False)
+        asked = msgspec.structs.replace(
+            call, path=CHAT, api=None, body={}, blocks=(), prompt_tokens=0, streams=False
+        )
         body = media.asking(call, item)
         avoid: set[str] = set()
         cause: GatewayError | None = None
@@ -112,7 +114,7 @@ class EncodeStage:
                     raise (cause or none) from None
                 with reserved:
                     at = reserved.instance
-                    leg = Leg(at, call.path, body, request_id=f"{call.attempt_id}-e{number}")
+                    leg = Leg(at, CHAT, body, request_id=f"{call.attempt_id}-e{number}")
                     noted = record.leg(ENCODE, at)
                     try:
                         handles = media.handles_in(await self._upstream.ask(leg, call))
@@ -142,8 +144,8 @@ class EncodeStage:
 
 
 def _is_long(call: Call) -> bool:
-    said = call.body.get("messages") if call.path == CHAT else None
-    return isinstance(said, Raw) and len(said) > ASIDE_BYTES
+    said = media.held_in(call)
+    return said is not None and len(said) > ASIDE_BYTES
 
 
 def _looked_for(call: Call) -> Mapping[bytes, Raw]:

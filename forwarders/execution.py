@@ -47,7 +47,7 @@ from pdgate.forwarders.lives import Lives
 from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
 from pdgate.forwarders.pausing import Pausing
-from pdgate.forwarders.read_back import ChatTurn, KvReadBack
+from pdgate.forwarders.read_back import ChatTurn, KvReadBack, TurnStore
 from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
 from pdgate.forwarders.releases import Releases
 from pdgate.forwarders.resuming.gathered import GatheringRoom
@@ -117,7 +117,9 @@ class Execution:
         max_resumes: int = 0,
         early_first_token: bool = False,
         read_back: bool = False,
+        turns: TurnStore | None = None,
     ) -> None:
+        """`turns`: of all workers, for reading back."""
         self.engines = engines
         self.router = Router(engines, way_of, policy)
         self.upstream = upstream
@@ -126,6 +128,7 @@ class Execution:
         self.joins = Joins(upstream, self.failed)
         self.releases = Releases(upstream, self.ledger)
         self.encoding: EncodeStage | None = None
+        self._turns = turns
         self.read_back: KvReadBack | None = None
         self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
@@ -140,7 +143,7 @@ class Execution:
         if not wanted:
             self.read_back = None
         elif self.read_back is None:
-            self.read_back = KvReadBack(self.upstream)
+            self.read_back = KvReadBack(self.upstream, shared=self._turns)
 
     async def serve(
         self,

@@ -33,7 +33,7 @@ def good_whole(answer: bytes, leg: Leg, call: Call) -> Raw | None:
 
 
 async def good_start(answer: Answer, leg: Leg, call: Call) -> Raw | None:
-    """Of all others: waits for the first bytes that say something. Raises, and returns, as above."""
+    """Wait for the first bytes of any other answer that say something. Raise, and return, as above."""
     if call.api is not None and not (call.streams and _has_choices(call)):
         return await _good_start(answer, leg, call, call.api)
     first = await answer.ready()

@@ -127,7 +127,7 @@ class KvLedger:
         self._drop_over()
 
     def forget(self, instance: str) -> None:
-        """It refuses connections: the process is gone, and its memory with it."""
+        """Forget the KV of an engine that refuses connections: its process is gone, and its memory."""
         self._for_ever.pop(instance, None)
         if any(at == instance for _, at in self._until):
             self._until = [entry for entry in self._until if entry[1] != instance]
@@ -188,7 +188,7 @@ class KvLease:
         self._decode = decode
 
     def seconds_to_begin(self, now: float, *, streams: bool) -> float | None:
-        """Within which decode should have begun; None if it may take as long as it likes.
+        """Seconds within which decode should have begun; None if it may take as long as it likes.
 
         A decode engine that would read another prompt's KV is left before it can: it would keep
         what it has read in its prefix cache, too, under this prompt's name. Only streams begin
@@ -204,7 +204,7 @@ class KvLease:
         return call if self._rules.apart is None else self._rules.apart(call, word)
 
     def decode_refused(self) -> None:
-        """Nothing reached decode, so the KV is still good for another decode engine."""
+        """Keep the KV for another decode engine, as nothing reached this one."""
         self._decode = ""
         if self.state is _HANDED_OVER:
             self.state = _HELD

@@ -111,7 +111,7 @@ class Pausing:
         )
 
     def pause(self) -> None:
-        """Of one that `running` said something of, without a wait in between."""
+        """Pause a call that `running` said something of, without a wait in between."""
         assert self._resuming is not None
         assert self._task is not None
         self._pausing = True

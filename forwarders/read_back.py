@@ -8,7 +8,8 @@
 An engine takes such blocks for those of its prompt without a look at tokens, and would answer wrong, and cache it, where they are
 of others; so ids are compared before, and of decode's blocks only the whole ones of turn 1's prompt are named: what ids its
 answer had the gateway does not know. What is remembered of a turn is used once, by its owner (API key, cache_salt, model), for KEPT_SECONDS, which
-is less than decode keeps the blocks, and forgotten with decode's process.
+is less than decode keeps the blocks, and forgotten with decode's process. The next turn may reach another worker process, so where there are several
+they have turns in common; one worker forgets for itself, so it uses no turn that others kept before it last did, or before it began.
 
 Source: vLLM 0.32.0, nixl/pull_scheduler.py (get_num_new_matched_tokens, request_finished), base_worker.py (blocks are trimmed from
 the end, so a shorter count of tokens needs a shorter list), examples/disaggregated/disaggregated_serving/disagg_proxy_multiturn.py.
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -60,7 +61,7 @@ class KeptTurn:
         decode: Of the engine that has the blocks.
         seal: Of the ids of its prompt.
         said: By decode: where the blocks are.
-        until: When they are not asked for any more.
+        until: When they are not asked for any more; of a clock that all workers have.
     """
 
     prefill: str
@@ -70,6 +71,17 @@ class KeptTurn:
     seal: bytes
     said: bytes
     until: float
+
+
+class TurnStore(Protocol):
+    """Turns that the workers of a gateway have in common."""
+
+    def put(self, key: bytes, kept: KeptTurn) -> None: ...
+
+    def get(self, key: bytes) -> KeptTurn | None: ...
+
+    def take(self, key: bytes) -> bool:
+        """It is there no more. Whether it was: one of those that take it hears so."""
 
 
 class ChatTurn:
@@ -97,7 +109,7 @@ class ChatTurn:
             self.prefill, self.tokens, self.seal = engine, len(ids), seal
 
     def hears(self, piece: bytes) -> None:
-        """Of decode's answer; a whole one, or what is no usual piece of a stream."""
+        """Hear decode's answer; a whole one, or what is no usual piece of a stream."""
         if self.said or len(self._half) + len(piece) > MOST_SAID_BYTES:
             self._half = b""
             return
@@ -122,14 +134,23 @@ class ChatTurn:
 class KvReadBack:
     """
     Attributes:
-        turns: Key -> what was kept, the oldest first.
+        turns: Key -> what was kept by this worker, the oldest first.
         outcomes: Of turns for which something was kept.
         held_bytes: Of what decode engines said.
     """
 
-    def __init__(self, upstream: Upstream, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        clock: Callable[[], float] = monotonic,
+        shared: TurnStore | None = None,
+    ) -> None:
+        """`shared`: with the other workers, where there are any."""
         self._upstream = upstream
+        self._shared = shared
         self._clock = clock
+        self._began = clock()
+        self._forgotten: dict[str, float] = {}
         self.turns: OrderedDict[bytes, KeptTurn] = OrderedDict()
         self.outcomes: Counter[str] = Counter(
             dict.fromkeys(("sent", "has_it", "expired", "other_prompt", "unknown_prompt"), 0)
@@ -137,7 +158,7 @@ class KvReadBack:
         self.held_bytes = 0
 
     def turn(self, call: Call, owner: str) -> ChatTurn | None:
-        """None where nothing is read back, now or next time. `owner`: name of its API key."""
+        """Return the turn of a chat; None if nothing is read back, now or next time. `owner`: name of its API key."""
         if call.path != CHAT or not tokenize.asks_for_all(call):
             return None
         messages = call.body.get("messages")
@@ -177,19 +198,25 @@ class KvReadBack:
         self._drop(turn.keys[-1])
         self.turns[turn.keys[-1]] = kept
         self.held_bytes += len(kept.said)
+        if self._shared is not None:
+            self._shared.put(turn.keys[-1], kept)
         while len(self.turns) > MOST_TURNS or self.held_bytes > MOST_HELD_BYTES:
             self._drop(next(iter(self.turns)))
 
     def forget(self, engine_or_model: str) -> None:
-        """Of this engine, which began anew or has other weights, or of a model, nothing is read back."""
+        """Read nothing back of an engine that began anew or has other weights, or of a model."""
         for key, kept in list(self.turns.items()):
             if engine_or_model in (kept.decode, kept.model):
                 self._drop(key)
+        now = self._clock()
+        known = self._forgotten.items()
+        self._forgotten = {one: when for one, when in known if now < when + KEPT_SECONDS}
+        self._forgotten[engine_or_model] = now
 
     def _take(self, turn: ChatTurn, prefill: str) -> KeptTurn | None:
         """The longest beginning of the conversation that is kept, which is no more after this."""
         for key in reversed(turn.keys[:-1]):
-            kept = self.turns.get(key)
+            kept = self.turns.get(key) or self._others(key)
             if kept is None:
                 continue
             if kept.until < self._clock():
@@ -200,8 +227,18 @@ class KvReadBack:
                 # It stays: this call may yet fail, and be another engine's.
                 self.outcomes["has_it"] += 1
                 return None
-            return self._drop(key)
+            # Another worker may have taken it meanwhile.
+            if self._drop(key):
+                return kept
         return None
+
+    def _others(self, key: bytes) -> KeptTurn | None:
+        """Of another worker, where it is not of what this one has forgotten."""
+        kept = None if self._shared is None else self._shared.get(key)
+        if kept is None:
+            return None
+        since = max(self._forgotten.get(one or "", 0.0) for one in (kept.decode, kept.model))
+        return kept if kept.until - KEPT_SECONDS > max(since, self._began) else None
 
     async def _is_of(self, kept: KeptTurn, call: Call, engine: Instance) -> bool:
         """Whether the prompt begins with that of the kept turn, as this engine reads it."""
@@ -222,11 +259,12 @@ class KvReadBack:
             self.outcomes["other_prompt"] += 1
         return same
 
-    def _drop(self, key: bytes) -> KeptTurn | None:
+    def _drop(self, key: bytes) -> bool:
+        """Whether it was there, for any worker, and nobody else has taken it."""
         kept = self.turns.pop(key, None)
         if kept is not None:
             self.held_bytes -= len(kept.said)
-        return kept
+        return kept is not None if self._shared is None else self._shared.take(key)
 
 
 def _keys(call: Call, owner: str, messages: Raw) -> list[bytes]:

@@ -6,7 +6,7 @@ client        gateway            prefill              decode            store
   |              | call ------------------------------> | <-- blocks ----- |
   | <------------ tokens ------------------------------- |
 
-No engine is told anything, and prefill's answer says nothing: LMCache's multi-process mode, MooncakeStore, FlexKV and
+No leg has a field of its own, and prefill's answer says nothing: LMCache's multi-process mode, MooncakeStore, FlexKV and
 vLLM's ExampleConnector work so. Whether decode found the KV, only its metrics tell.
 Source: vLLM 0.32.0, .../kv_connector/v1/{example_connector,lmcache_mp_connector,flexkv_connector}.py: none of them reads
 kv_transfer_params or answers any.

@@ -58,12 +58,12 @@ def may_have_ids(call: Call) -> bool:
 
 
 def asking(body: Json) -> Json:
-    """Of a leg to prefill, the body that asks for the ids as well."""
+    """Body of a leg to prefill that asks for the ids as well."""
     return {**body, ASK: _TRUE}
 
 
 def handed_on(body: Json, field: str, reply: Json) -> Json:
-    """Of a leg to decode, the body with the ids that prefill answered, where it did and they say all."""
+    """Body of a leg to decode with the ids that prefill answered, where it did and they say all."""
     ids, params = reply.get(FIELD), body.get(field)
     if not isinstance(ids, Raw) or bytes(memoryview(ids)[:1]) != b"[" or len(ids) <= len(b"[]"):
         return body

@@ -46,7 +46,7 @@ class Calls(Protocol):
     """What serves calls that come to a route; paths are those of the route, without any prefix."""
 
     def passes(self, scope: Scope, path: str) -> PassedRequest | None:
-        """None for a request that no engine is to get as it came."""
+        """Return a request that an engine gets as it came; None for any other."""
 
     async def serve(
         self, path: str, passed: PassedRequest | None, request: Request, send: Send
@@ -139,7 +139,7 @@ def create_app(
         return JSONResponse(said, status)
 
     def key_state_of(request: Request) -> KeyState | None:
-        """None for a stranger."""
+        """Return the state of the request's key; None for a stranger."""
         assert authenticator is not None
         try:
             return authenticator.key_state(RequestHeaders(request.scope["headers"]))
@@ -259,9 +259,10 @@ def _declare_calls(app: FastAPI, calls: Callable[[], Calls]) -> None:
     async def realtime(websocket: WebSocket) -> None:
         await calls().converse(websocket)
 
-    @app.get(REALTIME, include_in_schema=False)
+    # A schema knows no WebSockets: this is the request that begins one.
+    @app.get(REALTIME, **openapi.of_sessions())
     async def upgrade() -> None:
-        """A realtime session: a WebSocket between the client and a plain engine of `?model=`."""
+        """A WebSocket between the client and a plain engine of `model`; without an upgrade, 426."""
         raise UpgradeRequired("this route is a WebSocket: ask for an upgrade to one")
 
     stored = f"{RESPONSES}/{{response_id}}"

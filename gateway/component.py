@@ -1,6 +1,6 @@
 """Component: contract of parts beside the way of a call, and the parts of that way that they know.
 
-    wiring/components.py    makes every Component of what the settings say of it
+    wiring/components.py    makes every Component of what the settings say of it, with on_demand.py
     wiring/build.py         a loop over them: jobs, /metrics, /ready, routes, reload, end
 
 A call waits for no component, and is served where its jobs fail.

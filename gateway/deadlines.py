@@ -76,7 +76,7 @@ class Deadlines:
         self.forget: Callable[[Watched], None] = self._watched.discard
 
     def watch(self, it: Watched, seconds: float | None) -> None:
-        """From now on, with this span, whatever was said before; None is no limit."""
+        """Watch it from now on with this span, whatever was said before; None is no limit."""
         if seconds is None:
             self._watched.discard(it)
             return

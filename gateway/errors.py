@@ -73,7 +73,7 @@ def outcome_of(error: GatewayError) -> tuple[str, int]:
 
 
 def of_status(status: int, detail: str = "") -> GatewayError:
-    """For what the framework refuses by status only."""
+    """Error for what the framework refuses by status only."""
     kind = _BY_STATUS.get(status, BadRequest if status < 500 else GatewayError)
     return kind(detail or _PHRASES.get(status) or f"status {status}")
 

@@ -26,7 +26,7 @@ def bound(host: str, port: int, flag: str) -> socket.socket:
 
 
 def shared_port(host: str, port: int, flag: str) -> socket.socket:
-    """Keeps a port for servers of several processes that bind it by themselves; nobody connects to it.
+    """Keep a port for servers of several processes that bind it by themselves; it accepts no connection.
 
     Raises CannotListen, also where another program listens there that would share it.
     """

@@ -89,7 +89,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: str, format: Format) -> None:
-    """For the whole process; a second time changes nothing."""
+    """Log to stderr in the whole process; a second time changes nothing."""
     stderr.log_to_stderr(level, JsonLines() if format == "json" else stderr.OneLine(TEXT))
     # One line per probe is noise unless one debugs probes.
     if level != "debug":

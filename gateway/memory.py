@@ -27,7 +27,7 @@ heap, left holes in it: 540 MB were resident where 450 are."""
 
 
 def keep() -> None:
-    """To be called once, when everything has been imported and built."""
+    """Keep freed memory; once, when everything has been imported and built."""
     _keep_freed_pages()
     # Garbage would be frozen, too.
     gc.collect()

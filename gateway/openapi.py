@@ -8,6 +8,7 @@ Source: OpenAI API reference, "Chat", "Completions", "Responses", "Embeddings"; 
 reference, "Messages"; vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py.
 """
 
+from http import HTTPStatus
 from typing import Any, Final
 
 from pdgate.protocols.apis import (
@@ -16,6 +17,7 @@ from pdgate.protocols.apis import (
     MESSAGES,
     NATIVE,
     RESPONSES,
+    SESSION,
     SOUNDS,
     SPEECH,
     Kind,
@@ -275,8 +277,20 @@ def of_sounds(path: str) -> dict[str, Any]:
     }
 
 
+def of_sessions() -> dict[str, Any]:
+    """What is said of the handshake of a realtime session, which is a GET."""
+    model = {"name": "model", "in": "query", "required": False, "schema": {**_TEXT}}
+    return {
+        "summary": SESSION.summary,
+        "status_code": HTTPStatus.SWITCHING_PROTOCOLS,
+        "response_description": "The session is open: what follows are frames, no HTTP",
+        "responses": {status: refusal(status) for status in _REFUSALS},
+        "openapi_extra": {"parameters": [model]},
+    }
+
+
 def responses(path: str) -> dict[int | str, dict[str, Any]]:
-    """By status, for a route of which POST is a call."""
+    """Responses by status, for a route of which POST is a call."""
     answer: dict[str, Any] = {
         "description": "The answer: JSON, or a stream of events if `stream` is true",
         "content": {

@@ -74,7 +74,7 @@ class ProbedEngine:
 
 
 class Silent:
-    """It did not answer in time."""
+    """No answer in time."""
 
 
 class UnaskedProbe:
@@ -160,7 +160,7 @@ class Prober:
         self._sleep_modes.forget(instance_id)
 
     def look_again(self, instance_id: str) -> None:
-        """At once: somebody knows that it has changed."""
+        """Probe an instance at once, as its state has changed."""
         if instance_id in self._announced:
             self._end_watching(instance_id)
             self._sleep_modes.forget(instance_id)

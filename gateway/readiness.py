@@ -24,7 +24,7 @@ class Note(Protocol):
     """What /ready tells beside that, of something without which calls are served all the same."""
 
     def as_json(self) -> Mapping[str, Any] | None:
-        """Without names and addresses, as /ready is public. None for nothing to tell."""
+        """Note without names and addresses, as /ready is public; None for none."""
 
 
 class JobNote:
@@ -34,7 +34,7 @@ class JobNote:
         self._jobs = jobs
 
     def as_json(self) -> dict[str, int] | None:
-        """Without names, as /ready is public."""
+        """Jobs without their names, as /ready is public."""
         failed = sum(bool(job.restarts) and not job.running for job in self._jobs)
         return {"failed": failed} if failed else None
 
@@ -55,7 +55,7 @@ def readiness(endpoints: Endpoints) -> dict[str, Any]:
 
 
 def of_model(endpoints: Endpoints, model: str) -> dict[str, Any]:
-    """Of one model, whatever the others lack; one that no engine serves is not ready."""
+    """Readiness of one model, whatever the others lack; one that no engine serves is not ready."""
     try:
         eligible = endpoints.eligible(model)
     except GatewayError:

@@ -170,6 +170,7 @@ class Service:
                         if turn.waits:
                             await turn.come()
                             record.made_way = turn.made_way
+                            call = record.call = call.begun(turn.seconds)
                         record.queued_seconds = turn.seconds
                     deliver = (
                         client.deliver if hold is None else metered(hold.meter, client.deliver)

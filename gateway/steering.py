@@ -1,4 +1,4 @@
-"""Steering: engines that somebody else has chosen for a call, said in headers or as a subset of the fleet.
+"""Steering: engines that a router before this one has chosen for a call, in headers or as a subset of the fleet.
 
     x-gateway-destination-endpoint: 10.0.0.3:8000,10.0.0.4:8000    who answers; the next where the first fails
     x-prefiller-host-port: 10.0.0.2:8000                           who reads the prompt; missing: who answers
@@ -46,7 +46,7 @@ class Steering:
         self._addresses = addresses
 
     async def state_of(self, headers: RequestHeaders) -> RetryState:
-        """Of the call's first attempt. Raises BadRequest; NoInstance for engines that are not known here."""
+        """Retry state of the call's first attempt. Raise BadRequest; NoInstance for engines that are not known here."""
         destinations = _addresses_in(headers, DESTINATION)
         if not destinations:
             return FRESH

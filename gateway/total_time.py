@@ -18,7 +18,7 @@ from pdgate.protocols.errors import CallTooLong
 
 
 class TotalTime:
-    """Of one event loop."""
+    """Limits on the total time of calls, on one event loop."""
 
     def __init__(self, seconds: float | None, of_models: Mapping[str | None, float | None]) -> None:
         """`seconds`: for models that are not in `of_models`; None is no limit."""

@@ -30,7 +30,7 @@ class ParseTurns:
         return bool(self._waiting)
 
     def ask(self, taker: Taker, loop: asyncio.AbstractEventLoop) -> None:
-        """For one turn; behind those that have asked before."""
+        """Ask for one turn, behind those that have asked before."""
         if not (self._waiting or self._giving):
             loop.call_soon(self._give, loop)
         self._waiting.append(taker)

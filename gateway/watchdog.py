@@ -90,7 +90,7 @@ class _Mark:
             self._last = cpu
 
     def take_turn(self) -> None:
-        """In the loop's thread."""
+        """Take a turn in the loop's thread."""
         cpu = time.thread_time()
         self.longest = max(self.longest, cpu - self._last)
         self._last, self.passed = cpu, True

@@ -34,7 +34,7 @@ def ways(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]
 
 
 def own_fields(settings: Settings) -> frozenset[str]:
-    """Of the protocols that are configured; an engine that a directory brings has one of them."""
+    """Fields of the protocols that are configured; an engine that a directory brings has one of them."""
     found: set[str] = set()
     kinds = {(instance.protocol, instance.generation) for instance in settings.fleet}
     defaults = {settings.pdd_protocol, *(settings.protocol_of(m.name) for m in settings.models)}

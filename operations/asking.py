@@ -36,7 +36,7 @@ class AskedAnswer:
 
     @property
     def message(self) -> str:
-        """Of an error, as it words it, in characters for a terminal; else empty."""
+        """Message of an error, as it words it, in characters for a terminal; else empty."""
         error = self.body.get("error") if isinstance(self.body, dict) else None
         message = error.get("message") if isinstance(error, dict) else None
         return printable(message) if isinstance(message, str) else ""

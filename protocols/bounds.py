@@ -58,7 +58,7 @@ _list: Final = msgspec.json.Decoder(list[Raw])
 
 
 class Bounds(NamedTuple):
-    """In tokens.
+    """Bounds of a call, in tokens.
 
     Attributes:
         prompt: An estimate, as only engines know their tokenizer; token ids are counted.
@@ -79,7 +79,7 @@ NONE: Final = Bounds(0, 0, 0)
 
 
 def bounds_of(call: Call) -> Bounds:
-    """Never raises for what a client wrote: what engines will refuse bounds nothing."""
+    """Bounds of a call. Nothing is raised for what a client wrote: what engines will refuse bounds nothing."""
     api = call.api
     if api is not None and api.kind is Kind.COUNTS:
         return NONE

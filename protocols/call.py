@@ -74,6 +74,7 @@ class Call(msgspec.Struct, frozen=True):
         at: The id of the only engine that can serve it; empty for any.
         passed: What to send instead of the body.
         shared: The model that the client asked for, where calls for it are shared among others.
+        waited_seconds: In the gateway, before it began.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Call(msgspec.Struct, frozen=True):
     at: str = ""
     passed: Passed | None = None
     shared: str | None = None
+    waited_seconds: float = 0.0
 
     @property
     def route(self) -> str:
@@ -105,3 +107,7 @@ class Call(msgspec.Struct, frozen=True):
 
     def retried(self, attempt_id: str) -> "Call":
         return msgspec.structs.replace(self, attempt_id=attempt_id)
+
+    def begun(self, waited_seconds: float) -> "Call":
+        """The same, with what is left of its time to whoever chooses an engine."""
+        return msgspec.structs.replace(self, waited_seconds=waited_seconds)

@@ -61,7 +61,7 @@ def is_there(raw: Raw) -> bool:
 
 
 def has_too_many_choices(document: bytes, field: bytes, most: int = MOST_CHOICES) -> bool:
-    """Of a long document; each choice that is read of one has this field, in quotes, and letters may be escaped."""
+    """Whether a long document has more; each choice that is read has this field, in quotes, and letters may be escaped."""
     if len(document) <= LARGE_BYTES:
         return False
     found = document.count(field) + document.count(b"\\u006") + document.count(b"\\u007")
@@ -79,14 +79,16 @@ def is_costly(document: bytes) -> bool:
 _RECOMPUTED: Final = msgspec.json.encode(RECOMPUTED)
 
 
-def let_go(stop_reason: object, stop: object) -> bool:
-    """Whether it says so, raw or not; `stop` is the call's own, as a stop string is repeated as the reason."""
+def is_recomputed(stop_reason: object) -> bool:
+    """Whether it says so, raw or not; a stop string of the call is repeated as the reason, too (`names_recomputed`)."""
     if isinstance(stop_reason, Raw):
-        if len(stop_reason) != len(_RECOMPUTED) or bytes(stop_reason) != _RECOMPUTED:
-            return False
-    elif stop_reason != RECOMPUTED:
-        return False
-    return stop is None or RECOMPUTED.encode() not in (
+        return len(stop_reason) == len(_RECOMPUTED) and bytes(stop_reason) == _RECOMPUTED
+    return stop_reason == RECOMPUTED
+
+
+def names_recomputed(stop: object) -> bool:
+    """Whether the call's own `stop`, raw or not, has that word."""
+    return stop is not None and RECOMPUTED.encode() in (
         bytes(stop) if isinstance(stop, Raw) else msgspec.json.encode(stop)
     )
 
@@ -191,7 +193,7 @@ class LenientEnded(msgspec.Struct):
 
 
 class WithChoices(msgspec.Struct):
-    """Of `Whole` what need not be raw."""
+    """The part of `Whole` that need not be raw."""
 
     choices: list[LenientEnded]
 

@@ -34,7 +34,8 @@ from pdgate.protocols.chunks import (
     MOST_CHOICES,
     Event,
     TooManyChoices,
-    let_go,
+    is_recomputed,
+    names_recomputed,
     read_ending_chunk,
     read_event,
     said,
@@ -207,8 +208,10 @@ class Choices(Ending):
             if choice.finish_reason in GAVE_UP:
                 self.gave_up = True
                 return b""
-            if choice.finish_reason and let_go(
-                choice.stop_reason, sampling_of(self._call).get("stop")
+            if (
+                choice.finish_reason
+                and is_recomputed(choice.stop_reason)
+                and not names_recomputed(sampling_of(self._call).get("stop"))
             ):
                 self.gave_up = self.let_go = True
                 return b""
@@ -227,7 +230,7 @@ class Choices(Ending):
 
 
 class Unsaid(Ending):
-    """Of a stream of which only HTTP says how it ends."""
+    """Ending of a stream of which only HTTP says how it ends."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -300,7 +303,7 @@ class Response(Ending):
 
 
 class Outputs(Ending):
-    """Of SGLang's own answers."""
+    """Ending of SGLang's own answers."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -338,7 +341,7 @@ class Outputs(Ending):
 
 
 def ending_of(call: Call) -> Ending:
-    """Of the stream that answers it."""
+    """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
         return Choices(call)
@@ -364,7 +367,7 @@ def _going_on(event: bytes) -> bytes:
 
 
 def choices_of(call: Call) -> int:
-    """As many as must end; at least one."""
+    """Number of choices that must end; at least one."""
     asked = 1
     if "n" in call.body:
         asked = max(1, _count(call.value("n")))

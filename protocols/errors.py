@@ -197,7 +197,7 @@ class GatewayShort(GatewayError):
 
 
 class CallTooLong(GatewayError):
-    """It took longer, in all, than a call may: the limit's fault alone."""
+    """A call that took longer, in all, than it may: the limit's fault alone."""
 
     status, code = 504, "call_timeout"
 
@@ -228,7 +228,7 @@ class EngineGaveUp(EngineFailed):
 
 
 class KvNotLoaded(GatewayError):
-    """Said by an engine: KV that it was to read did not come. That is no fault of the call."""
+    """KV that did not come, as the engine says that was to read it; no fault of the call."""
 
     code = "kv_not_loaded"
 

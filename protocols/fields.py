@@ -102,7 +102,7 @@ def value(fields: Json, name: str, default: Any = None, most_bytes: int = MOST_V
 
 
 def is_true(said: object) -> bool:
-    """As engines read a flag, which take 1 and "yes" for true.
+    """Whether a flag is true as engines read it, which take 1 and "yes" for true.
 
     Source: pydantic 2, "Conversion table", bool in lax mode; vLLM and SGLang read requests with it.
     """

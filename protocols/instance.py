@@ -83,7 +83,7 @@ class Instance:
 
     @property
     def host(self) -> str:
-        """Without the brackets of an IPv6 address."""
+        """Host without the brackets of an IPv6 address."""
         return urlsplit(self.url).hostname or ""
 
     @property

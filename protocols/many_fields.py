@@ -21,7 +21,7 @@ class TooManyFields(Exception):
 
 
 class _Counted(local):
-    """Per thread, as long bodies are read aside."""
+    """A count per thread, as long bodies are read aside."""
 
     names = 0
 

@@ -68,7 +68,7 @@ class NativeOutput(msgspec.Struct):
 
 
 class _Full(NativeOutput, kw_only=True):
-    """Of a long answer, where those without an index or a reason would not be counted."""
+    """Output of a long answer, where those without an index or a reason would not be counted."""
 
     meta_info: _Meta
 

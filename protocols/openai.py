@@ -18,7 +18,8 @@ from pdgate.protocols.chunks import (
     Ended,
     LenientEnded,
     WithChoices,
-    let_go,
+    is_recomputed,
+    names_recomputed,
     read_chunk,
     read_whole,
 )
@@ -72,7 +73,7 @@ def raise_unless_whole(
         reason = choice.finish_reason
         if reason in GAVE_UP:
             raise EngineGaveUp("the engine gave the call up", at=at)
-        if reason and let_go(choice.stop_reason, stop):
+        if reason and is_recomputed(choice.stop_reason) and not names_recomputed(stop):
             raise EngineBusy("the engine had no room to finish the call", at=at)
         ended = ended and bool(reason)
     if not ended:

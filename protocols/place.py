@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Distance(IntEnum):
-    """Between two engines, the nearer the smaller."""
+    """Distance between two engines, the nearer the smaller."""
 
     SAME_HOST = 0
     SAME_RACK = 1
@@ -33,7 +33,7 @@ class Place:
     zone: str = ""
 
     def distance(self, other: "Place") -> Distance:
-        """By the smallest that both are in; racks of two zones may have the same name."""
+        """Distance by the smallest place that both are in; racks of two zones may have the same name."""
         if self.host and self.host == other.host:
             return _SAME_HOST
         zones_differ = self.zone and other.zone and self.zone != other.zone

@@ -26,7 +26,7 @@ def new(instance_id: str, model: str | None) -> str:
 
 
 def tag(name: str) -> str:
-    """Of an instance's id, or of a model."""
+    """Tag of an instance's id, or of a model."""
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
 
 

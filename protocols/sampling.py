@@ -22,7 +22,7 @@ MOST_BYTES: Final = 1 << 20
 
 
 def sampling_of(call: Call) -> Json:
-    """Where a call says how its tokens are drawn, raw: for all others that is the body itself. Raises BadRequest."""
+    """Fields of a call that say how its tokens are drawn, raw; the body itself for most. Raise BadRequest."""
     return object_in(call.body, SAMPLING) if call.path == GENERATE else call.body
 
 

@@ -30,7 +30,7 @@ _counts = re.compile(
 
 
 class Usage(msgspec.Struct):
-    """In tokens; None where the engine does not say it.
+    """Usage of a call in tokens; None where the engine does not say it.
 
     Attributes:
         cached: Of the prompt, what the engine had in its prefix cache.
@@ -49,7 +49,7 @@ class _Details(msgspec.Struct):
 
 
 class _UsageSaid(msgspec.Struct):
-    """As chats and completions say it, which most calls are."""
+    """Usage as chats and completions say it, which most calls are."""
 
     prompt_tokens: int
     completion_tokens: int | None = None
@@ -90,7 +90,7 @@ def _usage(said: _UsageSaid) -> Usage:
 
 
 def counts_in(usage: bytes) -> Usage | None:
-    """Of the JSON object itself, in whatever shape."""
+    """Usage in the JSON object itself, in whatever shape."""
     try:
         said = _read_said(usage)
     except UNREADABLE:

@@ -36,7 +36,7 @@ MOST_TIMES: Final = 4
 
 
 def calls_there(endpoint: Endpoint) -> int:
-    """In flight at the engine, from any sender."""
+    """Calls in flight at the engine, from any sender."""
     return endpoint.calls + endpoint.beyond.calls
 
 

@@ -108,7 +108,7 @@ def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
 
 
 def asked_tokens(call: Call) -> int:
-    """As long as its answer may be, at the call's word; 0 where it names no limit."""
+    """Tokens that its answer may have, by the call; 0 where it names no limit."""
     name = _limit_of(call)
     return _count(call.body[name]) if name else 0
 

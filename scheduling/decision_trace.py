@@ -70,7 +70,7 @@ class Weighed:
 
 
 def written(value: float) -> str:
-    """As it is shown: whole numbers, such as tokens, to their last digit."""
+    """A value as it is shown: whole numbers, such as tokens, to their last digit."""
     return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
 
 
@@ -212,7 +212,7 @@ class DecisionTrace:
 
 
 def shown(endpoints: Sequence[Endpoint], chosen: Endpoint) -> Sequence[Endpoint]:
-    """Of those that were considered."""
+    """The considered endpoints that are shown."""
     if len(endpoints) <= MOST_SHOWN:
         return endpoints
     return [chosen, *[one for one in endpoints if one is not chosen][: MOST_SHOWN - 1]]

@@ -22,7 +22,7 @@ Numbers = tuple[int, int, int, int]
 
 
 def calls_of_this_gateway(endpoint: "Endpoint") -> int:
-    """Of all its workers, without those of its replicas."""
+    """Calls of all workers of this gateway, without those of its replicas."""
     shared = endpoint.shared
     return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
 
@@ -43,7 +43,7 @@ class Others:
 
 
 class SharedEndpoint:
-    """Of one endpoint.
+    """Account of one endpoint that processes share.
 
     Attributes:
         told: Where other workers read what is this process's; None where there are none.
@@ -60,7 +60,7 @@ class SharedEndpoint:
 
     @classmethod
     def of(cls, endpoint: "Endpoint") -> "SharedEndpoint":
-        """That of the endpoint, from now on."""
+        """Share an endpoint's account from now on."""
         if endpoint.shared is None:
             endpoint.shared = cls()
         return endpoint.shared

@@ -43,7 +43,7 @@ class Partners:
                 self._add(key, score, instance.id)
 
     def worth(self, one: Instance) -> float:
-        """Of the best pair with this one, what the other half adds; 0 if there is no other half."""
+        """What the other half of the best pair with this one adds; 0 if there is none."""
         most = 0.0
         for key, distance in _keys(one):
             best = self._best.get(key)

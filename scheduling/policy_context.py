@@ -22,7 +22,7 @@ class Prefixes(Protocol):
         """Instance id -> how much of the call's prompt it has; those without any are absent."""
 
     def cached_share(self, call: Call, endpoint: Endpoint) -> float:
-        """Of the call's prompt, what the endpoint has: 0..1."""
+        """Share of the call's prompt that the endpoint has: 0..1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ class Pressure:
         return max(self.use, self.base + self.load)
 
     def with_calls(self, times: float) -> float:
-        """With so many times the calls; infinite for what could not be."""
+        """Pressure of so many times the calls; infinite for what could not be."""
         step = self.base + self.load
         if step and times != 1:
             left = 1 - times * self.load / step
@@ -63,7 +63,7 @@ class Pressure:
         return max(self.use * times, step)
 
     def towards(self, other: "Pressure", share: float) -> "Pressure":
-        """So far on the way from this to the other: 0 is here, 1 there."""
+        """Pressure on the way from this to the other: 0 is here, 1 there."""
         return Pressure(
             self.use + share * (other.use - self.use),
             self.base + share * (other.base - self.base),

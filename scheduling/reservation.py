@@ -74,8 +74,7 @@ class Reservation:
         endpoint.calls += 1
         endpoint.tokens += tokens
         self._dropped = endpoint.dropped
-        self._expected: float | None = None
-        self._squares = 0.0
+        self._expected: float | None
         if reads:
             unread = self._unread = tokens if update is None else tokens - update.cached_tokens
             endpoint.unread_tokens += unread
@@ -89,6 +88,7 @@ class Reservation:
             endpoint.latency.has_call()
         else:
             self._unread, self._to_read = 0, endpoint.unread_tokens
+            self._squares, self._expected = 0.0, None
         self._answering = answering
         if answering:
             endpoint.answering += 1
@@ -98,9 +98,9 @@ class Reservation:
             endpoint.shared.changed(endpoint)
 
     def has_read(self, seconds: float) -> StreamWatch | None:
-        """It took so long to read the prompt, and what came before it.
+        """Note how long reading the prompt took, with what came before it.
 
-        Returns the watch of the pieces of a stream that begins with this, or None.
+        Return the watch of the pieces of a stream that begins with this, or None.
         """
         self._update = None
         endpoint = self._endpoint
@@ -120,7 +120,7 @@ class Reservation:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
-        """It took so long to take over the KV that prefill had computed; returns the same."""
+        """Note how long taking over prefill's KV took; return the same."""
         self._update = None
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
@@ -128,7 +128,7 @@ class Reservation:
 
     @property
     def unread_tokens(self) -> int:
-        """Of its prompt, what the engine has still to compute."""
+        """Tokens of its prompt that the engine has still to compute."""
         return self._unread
 
     def drop_unread(self) -> None:
@@ -141,7 +141,7 @@ class Reservation:
         ended_well(self._endpoint, self._worked)
 
     def handed_over(self) -> None:
-        """It answers well to a leg that names the KV of a prefill engine."""
+        """Note a good answer to a leg that names the KV of a prefill engine."""
         self._endpoint.handed_over += 1
 
     def withdraw(self) -> None:

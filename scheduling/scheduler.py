@@ -96,12 +96,12 @@ class Scheduler:
         self._keep_count()
 
     def use(self, role: Role, policy: Policy) -> None:
-        """From the next call on."""
+        """Use a policy from the next call on."""
         self._policies[role] = policy
         self._keep_count()
 
     def use_of_models(self, of_models: Mapping[str, Mapping[Role, Policy]]) -> None:
-        """From the next call on, and no others of models."""
+        """Use these from the next call on, and no others of models."""
         self._of_models = of_models
         self._keep_count()
 
@@ -127,6 +127,10 @@ class Scheduler:
         if before is not None and not asked:
             # What is sent from now on will not be in it.
             before.clear()
+
+    def cached(self, call: Call) -> Mapping[str, int]:
+        """Instance id -> tokens of the call's prompt that it has; nothing if no policy asks for that."""
+        return {} if self._prefixes is None else self._prefixes.matched(call)
 
     def disaggregates(self, call: Call) -> bool:
         """Whether the call's model has a pair; otherwise plain instances serve it, if any."""
@@ -154,7 +158,7 @@ class Scheduler:
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
-        """It answers looks, and is not known to stand still."""
+        """Whether an engine answers probes, and is not known to stand still."""
         endpoint = self._by_id.get(instance.id)
         if endpoint is None or not endpoint.up or endpoint.stuck:
             return False

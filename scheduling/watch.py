@@ -32,7 +32,7 @@ class StreamWatch:
         self._steps = self._read_before = 0
 
     def pieces(self, count: int, now: float) -> None:
-        """So many came at once; `now` in monotonic seconds."""
+        """Count pieces that came at once; `now` in monotonic seconds."""
         if self._since is None:
             self._since, self._latest, self._steps = now, now, 0
             return

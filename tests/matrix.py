@@ -8,6 +8,7 @@ Most faults need one value, or two that meet: D. R. Kuhn, D. R. Wallace, A. M. G
 Interactions and Implications for Software Testing", IEEE TSE 30(6), 2004.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -16,6 +17,8 @@ import pytest
 
 Case = tuple[int, ...]
 MARK = "matrix"
+CASE = "matrix case"
+"""Property of a case in the report that `make matrix` makes its table of (tools/matrix_table.py)."""
 
 
 def covering(cases: Sequence[Case]) -> set[Case]:
@@ -28,6 +31,20 @@ def covering(cases: Sequence[Case]) -> set[Case]:
         chosen.add(best)
         missing -= pairs[best]
     return chosen
+
+
+def name_cases(items: Iterable[pytest.Item]) -> None:
+    """Says in the report what each case of a product is made of: its id alone cannot be taken apart."""
+    for item in items:
+        mark = item.get_closest_marker(MARK)
+        if mark is not None and isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            params, ids = item.callspec.params, item.callspec._idlist
+            # Where several parameters have one id, they are said as they are.
+            values = ids if len(ids) == len(params) else map(str, params.values())
+            said = dict(zip(params, values, strict=True))
+            # First what the product is of.
+            names = [*mark.args, *(name for name in said if name not in mark.args)]
+            item.user_properties.append((CASE, json.dumps({name: said[name] for name in names})))
 
 
 def _pairs(case: Case) -> set[tuple[tuple[int, int], ...]]:

@@ -20,15 +20,21 @@ TARGETS = Targets(ttft_seconds=5.0, tpot_seconds=0.025)
 QUEUED: Final = f"{DEFAULT}, queued"
 """The default policy with `admission.prefill_seconds`, and nobody turned away."""
 
-QUEUE: Final = Limits(waiting=10**6, wait_seconds=10**6, prefill_seconds=1.0).in_gateway(TARGETS)
+BOUNDED: Final = f"{QUEUED} for 15 s"
+"""The same with `admission.wait_seconds`: who waits for longer is turned away."""
+
+BOUNDED_SECONDS: Final = 15.0
+"""Three targets, so that the last of those who are served have their first token within four."""
 
 Found = dict[float, Summary]
 """Load -> what came of it."""
 
 
 def plan_of(name: str) -> WorldPlan:
-    if name == QUEUED:
-        return WorldPlan(DEFAULT, DEFAULT, targets=TARGETS, limits=QUEUE)
+    if name in (QUEUED, BOUNDED):
+        wait_seconds = BOUNDED_SECONDS if name == BOUNDED else 10.0**6
+        limits = Limits(waiting=10**6, wait_seconds=wait_seconds, prefill_seconds=1.0)
+        return WorldPlan(DEFAULT, DEFAULT, targets=TARGETS, limits=limits.in_gateway(TARGETS))
     return WorldPlan(name, name, targets=TARGETS)
 
 

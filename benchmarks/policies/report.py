@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.policies.measure import QUEUED
+from benchmarks.policies.measure import BOUNDED, BOUNDED_SECONDS, QUEUED
 from benchmarks.policies.shapes import OfShape
 from pdgate.lab.simulator.bound import Bound
 from pdgate.lab.simulator.report import markdown
@@ -43,9 +43,10 @@ def part(
         "([how](../docs/simulate.md)). Goodput is the share of calls whose first token came within",
         f"{seconds:g} s and whose others came within {milliseconds:g} ms on average. Ours is `{ours}`, the default for both roles;",
         f"`{QUEUED}` is the same with `admission.prefill_seconds = 1`, so that calls wait in the gateway and not in engines;",
+        f"`{BOUNDED}` with `wait_seconds = {BOUNDED_SECONDS:g}` as well, so that who waits for longer is turned away (*lost*);",
         "the policies `cache_aware`, `dynamo` and `llm_d` model other routers",
-        "([formulas and sources](peers/)), with our exact account and prefix index. Nobody turns",
-        "calls away, so in overload somebody waits: see TTFT p99.",
+        "([formulas and sources](peers/)), with our exact account and prefix index. All others turn",
+        "nobody away, so in overload somebody waits: see TTFT p99.",
         f"{next(iter(next(iter(loads.values()))[2].values())).calls} calls of the trace.",
         "",
         "The bound is what no policy can exceed ([how](../docs/simulate.md#what-no-policy-can-exceed)); *LRU* is the same with one cache",

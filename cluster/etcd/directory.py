@@ -179,9 +179,9 @@ class Etcd(Directory):
 def opened(
     *, urls: str, user_file: str = "", ca_file: str = "", lease_seconds: int = LEASE_SECONDS
 ) -> Etcd:
-    """Of URLs between commas, and files with name:password and with certificates, or "".
+    """Directory of URLs between commas, and files with name:password and with certificates, or "".
 
-    Raises ValueError.
+    Raise ValueError.
     """
     check_ca(ca_file)
     if not 1 <= lease_seconds <= LONGEST_LEASE_SECONDS:

@@ -58,7 +58,7 @@ class EtcdHttp:
         await self._client.aclose()
 
     async def entries(self, prefix: str, revision: int = 0) -> wire.EtcdContents:
-        """As they are now, or were at that revision. Raises NotThere, EtcdError."""
+        """Entries as they are now, or were at that revision. Raise NotThere, EtcdError."""
         # One more than is read, so that there are more can be said.
         body = wire.listing(prefix, revision, MOST_ENTRIES + 1)
         return wire.contents(await self._ask("/v3/kv/range", body))

@@ -35,7 +35,7 @@ class Login:
 
 
 def read(path: str) -> Login | None:
-    """Of a file with name:password, as etcdctl takes it; None for no file. Raises ValueError."""
+    """Read a file with name:password, as etcdctl takes it; None for no file. Raise ValueError."""
     if not path:
         return None
     name, colon, password = secret.read(path).partition(":")

@@ -90,7 +90,7 @@ def folder(prefix: str) -> Body:
 
 
 def listing(prefix: str, revision: int, most: int) -> Body:
-    """Of so many keys those that were written first."""
+    """List so many keys, those that were written first."""
     order = {"sort_order": "ASCEND", "sort_target": "MOD"}
     return {**folder(prefix), **order, "revision": str(revision), "limit": str(most)}
 
@@ -106,7 +106,7 @@ def put_instead(key: str, value: bytes, lease: str, of: Sequence[str]) -> Body:
 
 
 def watch(prefix: str, revision: int) -> Body:
-    """Of everything from this revision on, itself included."""
+    """Watch everything from this revision on, itself included."""
     return {"create_request": {**folder(prefix), "start_revision": str(revision)}}
 
 
@@ -121,7 +121,7 @@ def contents(answer: Body) -> EtcdContents:
 
 
 def revision(answer: Body) -> int:
-    """That the store was at. Raises EtcdError."""
+    """Revision that the store was at. Raise EtcdError."""
     try:
         return _header(answer)[0]
     except _NONSENSE as error:

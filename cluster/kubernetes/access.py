@@ -68,7 +68,7 @@ def in_pod(
     namespace: str = "",
     folder: Path = SERVICE_ACCOUNT,
 ) -> KubernetesAccess:
-    """As Kubernetes tells a pod of ours; the pod's own namespace by default. Raises ValueError."""
+    """Access as Kubernetes gives it to a pod; the pod's own namespace by default. Raises ValueError."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise ValueError(

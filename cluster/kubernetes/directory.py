@@ -43,7 +43,7 @@ def opened(
     token_file: str = "",
     ca_file: str = "",
 ) -> Kubernetes:
-    """Without a URL, that of the cluster whose pod this is, with the pod's service account.
+    """Directory of a cluster; without a URL, of the one whose pod this is, with the pod's service account.
 
     Raises ValueError.
     """

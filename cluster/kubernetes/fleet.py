@@ -30,7 +30,7 @@ from pdgate.cluster.member import Member
 
 PREFERRED_FAMILY = "IPv4"
 BULK = 16
-"""As many events at once are told as one list: each of them has the reader look at everybody."""
+"""Events at once that become one list: each event has the reader look at all members."""
 
 
 MOST_ENDPOINTS = 2 * MOST_ENTRIES

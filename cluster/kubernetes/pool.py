@@ -216,7 +216,7 @@ def opened(
     ca_file: str = "",
     every_seconds: float = EVERY_SECONDS,
 ) -> InferencePool:
-    """Without a URL, that of the cluster whose pod this is, with the pod's service account.
+    """Directory of a pool; without a URL, in the cluster whose pod this is, with the pod's service account.
 
     Raises ValueError.
     """

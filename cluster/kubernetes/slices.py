@@ -78,7 +78,7 @@ class Slice:
 
 
 def read(said: Json) -> Slice:
-    """Never raises: what cannot be used is refused by name, and harms no other."""
+    """Read a slice. What cannot be used is refused by name, and harms no other."""
     name = name_of(said)
     if name == NAMELESS:
         return Slice(name, refused={name: "it has no name"})

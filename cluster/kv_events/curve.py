@@ -69,7 +69,7 @@ def introduction(secret: str, public: bytes) -> dict[str, str]:
 
 
 def listening(said: Mapping[str, Any], secrets: Iterable[str]) -> Listening | None:
-    """To a publisher that says this; None to one that encrypts nothing. Raises UnprovenPublisher."""
+    """Listening to a publisher that says this; None to one that encrypts nothing. Raise UnprovenPublisher."""
     introduced = said.get(FIELD)
     if introduced is None:
         return None

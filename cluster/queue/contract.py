@@ -116,11 +116,11 @@ class Queue(ABC):
 
     @abstractmethod
     def done(self, item_id: str) -> None:
-        """It is not delivered again. Unknown ids are ignored."""
+        """Mark an item as not to be delivered again. Unknown ids are ignored."""
 
     @abstractmethod
     def depth(self) -> Depth: ...
 
     @abstractmethod
     def close(self) -> None:
-        """Of this end; items and other ends stay."""
+        """Close this end; items and other ends stay."""

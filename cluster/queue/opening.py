@@ -7,9 +7,9 @@ from pdgate.protocols.extras import install
 
 
 def open_queue(settings: QueueSettings, model: str) -> Queue:
-    """Of one model, as its prompts are of use to no other. Does not connect yet.
+    """Queue of one model, as its prompts are of use to no other. Does not connect yet.
 
-    Raises LookupError if the client library is missing.
+    Raise LookupError if the client library is missing.
     """
     if settings.scheme == MEMORY:
         return shared(settings, model)

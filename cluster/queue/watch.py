@@ -29,6 +29,7 @@ class QueueWatch:
         self._queue = queue
         self._every_seconds = every_seconds
         self._closing = threading.Event()
+        self._looking = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="pdgate-queue-watch", daemon=True)
         self._thread.start()
 
@@ -39,7 +40,7 @@ class QueueWatch:
 
     @property
     def unattended_seconds(self) -> float:
-        """For how long the queue could be asked, and no worker did.
+        """Seconds for which the queue could be asked, and no worker did.
 
         While it is away no worker can ask, and once it is back they take a moment.
         """
@@ -52,28 +53,36 @@ class QueueWatch:
             return could
         return min(depth.idle_seconds + now - self._answered_at, could)
 
+    def look(self) -> None:
+        """Ask now: what is known may be as old as two looks are apart."""
+        with self._looking:
+            self._ask()
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            try:
-                found = self._queue.depth()
-                self._answered_at = time.monotonic()
-                if self.depth is None:
-                    self._back_at = self._answered_at
-                self.depth = found
-            except QueueError as error:
-                # Said once; the workers say more.
-                if self.depth is not None:
-                    log.warning("the prefill queue cannot be asked: %s", error)
-                self.depth = None
-            # The last stop of a thread: what it said last would be taken for true for ever.
-            except Exception:
-                log.exception("the prefill queue cannot be asked")
-                self.depth = None
+            self.look()
             self._closing.wait(self._every_seconds)
+
+    def _ask(self) -> None:
+        try:
+            found = self._queue.depth()
+            self._answered_at = time.monotonic()
+            if self.depth is None:
+                self._back_at = self._answered_at
+            self.depth = found
+        except QueueError as error:
+            # Said once; the workers say more.
+            if self.depth is not None:
+                log.warning("the prefill queue cannot be asked: %s", error)
+            self.depth = None
+        # The last stop of a thread: what it said last would be taken for true for ever.
+        except Exception:
+            log.exception("the prefill queue cannot be asked")
+            self.depth = None
 
 
 def gauges(depth: Depth | None, away_seconds: float) -> Mapping[str, tuple[str, float]]:

@@ -34,7 +34,7 @@ class Found:
 
 
 def found(reply: Sequence[Any]) -> Found:
-    """Of the answer to LOOK. Raises StoreAway for what no script of ours leaves there."""
+    """Contents of the answer to LOOK. Raise StoreAway for what no script of ours leaves there."""
     try:
         id_, revision = _text(reply[0]), int(reply[1])
     except ValueError:

@@ -6,8 +6,8 @@
     pdgate:{members}:state     hash: "id" of this life of the store, "revision" of its contents
     pdgate:{members}:changes   channel: the revision, whenever there is a new one
 
-Times are those of Redis' own clock, so those of engines and gateways need not agree. Whoever
-looks sweeps out what has ended: keyspace notifications, which are off by default, are not
+Times are those of Redis' own clock, so those of engines and gateways need not agree. Each
+reader sweeps out what has ended: keyspace notifications, which are off by default, are not
 needed. The braces keep all keys on one node of a cluster.
 
 Source: Redis 7.0, commands HSET, ZADD, ZRANGE, PUBLISH, TIME (in scripts: effects replication).

@@ -66,7 +66,7 @@ class CurveSession:
 
 
 async def let_in(wire: Wire, kind: str, proven: Listening) -> None:
-    """After the greeting. Raises EndedConnection where it has another key or does not know ours, OSError, EOFError."""
+    """Let a peer in, after the greeting. Raise EndedConnection where it has another key or does not know ours, OSError, EOFError."""
     there, ours, our_secret = (
         decoded(key) for key in (proven.there, proven.ours.public, proven.ours.private)
     )

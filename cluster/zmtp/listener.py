@@ -85,7 +85,7 @@ class ZmtpListener:
         self._since = 0.0
 
     async def run(self) -> None:
-        """Until it is cancelled; may be run again then."""
+        """Run until cancelled; may be run again then."""
         # The server closes its socket when it ends.
         server = await asyncio.start_server(
             self._accepted, sock=self._sock.dup(), limit=BUFFER_BYTES // 2

@@ -40,7 +40,7 @@ class RefusalReason(StrEnum):
 
 
 class EndedConnection(Exception):
-    """By us, for what the other side said."""
+    """A connection that this side ended for what the other side said."""
 
     def __init__(self, why: RefusalReason) -> None:
         super().__init__(why)
@@ -144,11 +144,11 @@ class Wire:
                 return message
 
     def send(self, parts: Sequence[bytes]) -> None:
-        """Without waiting: `drained` does."""
+        """Send without waiting: `drained` does."""
         self._writer.writelines(self._framed(parts))
 
     async def drained(self) -> None:
-        """Until what was sent is on its way. Raises EndedConnection where it is not read, OSError."""
+        """Wait until what was sent is on its way. Raise EndedConnection where it is not read, OSError."""
         try:
             async with asyncio.timeout(MESSAGE_SECONDS):
                 await self._writer.drain()

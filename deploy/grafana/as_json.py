@@ -87,7 +87,7 @@ def as_json(board: Board) -> str:
 
 
 def places(row: PanelRow, top: int) -> list[GridPos]:
-    """From left to right, and on below where a line is full; one line has one height."""
+    """Places from left to right, and on below where a line is full; one line has one height."""
     places: list[GridPos] = []
     left = height = 0
     for panel in row.panels:

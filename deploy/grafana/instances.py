@@ -40,7 +40,7 @@ def stage(name: str) -> str:
 
 
 def said(metric: str, by: str = "instance") -> str:
-    """Of what Prometheus scrapes from engines; there, an instance is a host and port."""
+    """Query of what Prometheus scrapes from engines; there, an instance is a host and port."""
     return f"sum by ({by}) ({metric})"
 
 

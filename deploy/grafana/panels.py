@@ -22,7 +22,7 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
 class Unit(StrEnum):
-    """In Grafana's spelling (packages/grafana-data, valueFormats/categories.ts)."""
+    """Units in Grafana's spelling (packages/grafana-data, valueFormats/categories.ts)."""
 
     COUNT = "short"
     SHARE = "percentunit"
@@ -54,7 +54,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class PanelLimits:
-    """Where a value begins to be worth a look, and to be wrong.
+    """Bounds above which a value is worth a look, and wrong.
 
     Attributes:
         low_is_bad: The values are lower bounds.
@@ -134,7 +134,7 @@ class Board:
 
 
 def rate(counter: str, of: str = OF_JOB, by: str = "") -> str:
-    """Per second, added up over gateways."""
+    """Rate per second, added up over gateways."""
     return f"{total(by)} (rate({counter}{{{of}}}[{WINDOW}]))"
 
 
@@ -163,5 +163,5 @@ def number(
 
 
 def seen_by_any(gauge: str, by: str, of: str = OF_JOB) -> str:
-    """Of what every gateway sees on its own: the worst that any of them says."""
+    """Query of what every gateway sees on its own: the worst that any of them says."""
     return f"max by ({by}) ({gauge}{{{of}}})"

@@ -67,18 +67,18 @@ def build(service: EngineService, *more: EngineRoutes) -> Starlette:
     @router.post("/v1/responses")
     async def respond(http: Request) -> Response:
         body = fields.parse(await http.body())
-        ask = responses.read(service, body)
+        ask = await responses.read(service, body)
         shape = ResponsesShape(service, ask, wire_id(http), body)
         return await answer.send(http, service, shape)
 
     @router.post(messages.PATH)
     async def message(http: Request) -> Response:
-        ask = messages.read(service, fields.parse(await http.body()))
+        ask = await messages.read(service, fields.parse(await http.body()))
         return await answer.send(http, service, MessagesShape(service, ask, wire_id(http)))
 
     @router.post(messages.COUNT_PATH)
     async def count_tokens(http: Request) -> Response:
-        return JSONResponse(messages.count(service, fields.parse(await http.body())))
+        return JSONResponse(await messages.count(service, fields.parse(await http.body())))
 
     router.routes.append(realtime.route(service))
 

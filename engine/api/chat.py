@@ -66,7 +66,7 @@ class ChatShape(OpenAIShape):
         self._readers = [reader(ask.calls) for _ in range(ask.choices)]
 
     def first_chunks(self) -> list[dict[str, Any]]:
-        """Who speaks, for each choice; the first also says what the prompt was."""
+        """Chunks with the role of each choice; the first also says what the prompt was."""
         chunks = [
             self._chunk([self._delta(AnswerChoice(index), {"role": "assistant", "content": ""})])
             for index in range(self.ask.choices)

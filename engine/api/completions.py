@@ -112,7 +112,7 @@ class CompletionShape(OpenAIShape):
 
 
 def token_ids(model: LoadedModel, prompt: Any, name: str) -> tuple[tuple[int, ...], ...]:
-    """Of text, of ids or of a list of either. Raises BadRequest, which calls it `name`."""
+    """Token ids of text, of ids or of a list of either. Raise BadRequest, which calls it `name`."""
     return prompts_and_texts(model, prompt, name)[0]
 
 

@@ -15,6 +15,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pdgate.engine import vision
 from pdgate.engine.api import chat, fields
 from pdgate.engine.api.answer import AnswerChoice, AnswerShape
 from pdgate.engine.api.ask import ParsedRequest
@@ -39,16 +40,16 @@ PATH: Final = "/v1/messages"
 COUNT_PATH: Final = f"{PATH}/count_tokens"
 
 
-def read(service: EngineService, body: Body) -> ParsedRequest:
-    """Raises BadRequest, UnknownModel."""
+async def read(service: EngineService, body: Body) -> ParsedRequest:
+    """Raises BadRequest, UnknownModel, EmbeddingLost."""
     if not fields.integer(body, "max_tokens"):
         raise BadRequest("max_tokens must be a positive integer", param="max_tokens")
-    return chat.read(service, {**as_chat(body), "n": None})
+    return chat.read(service, {**await vision.seen(as_chat(body)), "n": None})
 
 
-def count(service: EngineService, body: Body) -> dict[str, Any]:
-    """Raises BadRequest, UnknownModel."""
-    asked = as_chat(body)
+async def count(service: EngineService, body: Body) -> dict[str, Any]:
+    """Raises BadRequest, UnknownModel, EmbeddingLost."""
+    asked = await vision.seen(as_chat(body))
     service.model_name(asked.get("model"))
     text = chat.text_of(service, asked)
     tokens = len(service.model.tokenizer.encode(text, special=False))

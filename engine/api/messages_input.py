@@ -1,15 +1,14 @@
 """A call of Anthropic's Messages API as the chat that it stands for.
 
-    system, messages             messages; a tool's result is a message of its own
+    system, messages             messages; a tool's result is a message of its own, and its pictures another
     tools, tool_choice           the same, in a chat's spelling
     output_config.format         response_format
     stop_sequences, max_tokens   stop, max_completion_tokens
 
-What is not known here stays as it came, kv_transfer_params too; pictures are left out, as in
-a chat.
+What is not known here stays as it came, kv_transfer_params too.
 
-Source: vLLM 0.32.0, vllm/entrypoints/anthropic/serving.py, to_chat_completion_request();
-protocol.py, AnthropicMessagesRequest.
+Source: vLLM 0.32.0, vllm/entrypoints/anthropic/serving.py, to_chat_completion_request(), _convert_image_source_to_url(),
+_convert_user_tool_result(); protocol.py, AnthropicMessagesRequest.
 """
 
 import json
@@ -69,24 +68,56 @@ def _message(role: str, content: Any) -> list[Mapping[str, Any]]:
     """A message, after the results of tools that are in it."""
     if not isinstance(content, list):
         return [{"role": role, "content": content}]
-    blocks = [block for block in content if isinstance(block, Mapping)]
+    blocks = _blocks(content)
     results = [
-        {
-            "role": "tool",
-            "tool_call_id": block.get("tool_use_id"),
-            "content": _text(block.get("content")),
-        }
+        message
         for block in blocks
         if block.get("type") == "tool_result"
+        for message in _result(block)
     ]
     calls = [_call(block) for block in blocks if block.get("type") == "tool_use"]
-    text = _text(blocks)
-    if results and not text and not calls:
+    said = _content(blocks)
+    if results and not said and not calls:
         return [*results]
-    message: dict[str, Any] = {"role": role, "content": text}
+    message: dict[str, Any] = {"role": role, "content": said}
     if calls:
         message["tool_calls"] = calls
     return [*results, message]
+
+
+def _result(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    content = block.get("content")
+    result = {
+        "role": "tool",
+        "tool_call_id": block.get("tool_use_id"),
+        "content": _text(content),
+    }
+    images = [_image(each) for each in _blocks(content) if each.get("type") == "image"]
+    return [result, {"role": "user", "content": images}] if images else [result]
+
+
+def _content(blocks: Sequence[Mapping[str, Any]]) -> str | list[Mapping[str, Any]]:
+    """Text, or parts of a chat where there are pictures between the texts."""
+    if not any(block.get("type") == "image" for block in blocks):
+        return _text(blocks)
+    return [
+        _image(block) if block["type"] == "image" else {"type": "text", "text": block.get("text")}
+        for block in blocks
+        if block.get("type") in ("image", "text")
+    ]
+
+
+def _image(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    source = fields.mapping(block, "source") or {}
+    url = source.get("url")
+    if source.get("type") != "url":
+        url = f"data:{source.get('media_type', 'image/jpeg')};base64,{source.get('data', '')}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _blocks(content: Any) -> list[Mapping[str, Any]]:
+    found = content if isinstance(content, list) else []
+    return [block for block in found if isinstance(block, Mapping)]
 
 
 def _call(block: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,5 +152,5 @@ class _ManyCalls(PieceReader):
 
 
 def new_id() -> str:
-    """As vLLM makes them (renderers/chat_utils.py, make_tool_call_id)."""
+    """Make an id as vLLM does (renderers/chat_utils.py, make_tool_call_id)."""
     return f"chatcmpl-tool-{uuid.uuid4().hex}"

@@ -17,6 +17,7 @@ serving.py, responses_stream_generator(); streaming_events.py.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from pdgate.engine import vision
 from pdgate.engine.api import chat
 from pdgate.engine.api.answer import AnswerChoice, AnswerShape
 from pdgate.engine.api.ask import ParsedRequest
@@ -53,9 +54,9 @@ STATUS: Final = {
 }
 
 
-def read(service: EngineService, body: Body) -> ParsedRequest:
-    """Raises BadRequest, UnknownModel."""
-    ask = chat.read(service, as_chat(body))
+async def read(service: EngineService, body: Body) -> ParsedRequest:
+    """Raises BadRequest, UnknownModel, EmbeddingLost."""
+    ask = chat.read(service, await vision.seen(as_chat(body)))
     if ask.choices != 1:
         raise BadRequest("n: a response has one answer", param="n")
     return ask

@@ -1,6 +1,6 @@
 """A call of /v1/responses as the chat that it stands for.
 
-    instructions, input          messages
+    instructions, input          messages, of whose parts input_image becomes image_url
     tools, tool_choice           the same, in a chat's spelling
     text.format                  response_format
     max_output_tokens            max_completion_tokens
@@ -67,18 +67,28 @@ def _message(item: Any) -> Mapping[str, Any] | None:
         raise BadRequest("an item of input must be an object", param="input")
     match item.get("type", "message"):
         case "message":
-            return {"role": item.get("role"), "content": item.get("content")}
+            return {"role": item.get("role"), "content": _content(item.get("content"))}
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
             call = {"id": item.get("call_id"), "type": "function", "function": function}
             return {"role": "assistant", "content": "", "tool_calls": [call]}
         case "function_call_output":
-            output, call_id = item.get("output"), item.get("call_id")
+            output, call_id = _content(item.get("output")), item.get("call_id")
             return {"role": "tool", "content": output, "tool_call_id": call_id}
         case "reasoning":
             return None
         case kind:
             raise BadRequest(f"input: this engine does not know items of {kind!r}", param="input")
+
+
+def _content(found: Any) -> Any:
+    return [_part(part) for part in found] if isinstance(found, list) else found
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, Mapping) and part.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": part.get("image_url")}}
+    return part
 
 
 def _tools(found: Any) -> list[Mapping[str, Any]]:

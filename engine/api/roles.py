@@ -2,7 +2,7 @@
 
     GET   {"role": "prefill"}
     POST  the same, answered so: 200 when the directory has it, 202 when it does not answer, and
-          is told as soon as it does
+          gets it as soon as it does
 
 Only for who sends "Authorization: Bearer <token>", as callers reach the same port.
 """

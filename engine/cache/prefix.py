@@ -9,7 +9,7 @@ hash[-1] is made of a seed, and of the salt of a call. Engines of different seed
 do with different values of PYTHONHASHSEED.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -129,6 +129,16 @@ class BlockPool:
             if hashes[-1] not in self._block_of and not self._in_a_tier(hashes[-1]):
                 return (blocks - 1) * self.block_tokens
         return most * self.block_tokens
+
+    def fetch(self, prompt: Sequence[int], salt: str, then: Callable[[], object]) -> bool:
+        """Have other hosts asked for what `borrow` would not find. As of `Tiers.fetch`."""
+        if self._tiers is None or self._tiers.peers is None:
+            return False
+        hashes: list[bytes] = []
+        most = (len(prompt) - 1) // self.block_tokens
+        extend(hashes, prompt, self.block_tokens, most, salted(self.root, salt))
+        missing = [one for one in hashes if one not in self._block_of and not self._in_a_tier(one)]
+        return self._tiers.fetch(missing, then)
 
     def _in_a_tier(self, full: bytes) -> bool:
         return self._tiers is not None and self._tiers.has(full)

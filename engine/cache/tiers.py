@@ -3,6 +3,7 @@
     pages    an engine's own                 a block is forgotten when its page is taken anew
     host     a folder in memory (tmpfs)      shared, and gone with the machine
     disk     a folder                        shared, and there after a restart
+    peer     those of another host           peer_tier.py, tier_service.py
 
 A full block is copied and written to every tier in the background; where the pages have lost it, it is read from the first tier
 that has it, and written to those that have not. What cannot be read whole is a miss, and is removed. A block's name is
@@ -14,13 +15,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
-from threading import Thread
+from threading import Lock, Thread
 from typing import Final
 
 from pdgate import __version__
+from pdgate.engine.cache.peer_tier import PeerTier
+from pdgate.engine.cache.tier_counts import Counts
 from pdgate.engine.cache.tier_spec import TierSpec
 from pdgate.engine.hand_over.blocks import NamedBlocks
 from pdgate.engine.hand_over.shared_store import BlockStore, folder_of
@@ -39,27 +41,19 @@ CLOSE_SECONDS: Final = 5
 
 
 def weights_of(root: str) -> str:
-    """What changes where a model's files do, or what is computed with them."""
-    files = sorted(Path(root).glob("*.json")) + sorted(Path(root).glob("*.safetensors"))
-    found = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return f"{__version__}\0{root}\0{found}"
+    """What changes where a model's files do, or what is computed with them; the same on every host.
 
-
-@dataclass(slots=True)
-class Counts:
-    """Blocks since the start; written on two threads, each its own fields.
-
-    Attributes:
-        dropped: Not written, as too many waited.
-        failed: Not written, as the folder could not be.
-        broken: Files that were no block.
+    Reads the files whole: other weights may have the same names, sizes and times. Raises OSError.
     """
+    files = sorted(Path(root).glob("*.json")) + sorted(Path(root).glob("*.safetensors"))
+    found = [(file.name, _digest(file)) for file in files]
+    # A model without files is built in, and its name says which one.
+    return f"{__version__}\0{found or root}"
 
-    hits: int = 0
-    written: int = 0
-    dropped: int = 0
-    failed: int = 0
-    broken: int = 0
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 class Tier:
@@ -75,6 +69,7 @@ class Tier:
         self._fails = False
         self._told: dict[str, bytes] = {}
         self._untold = 0
+        self._counting = Lock()
 
     def tells(self, name: str) -> bool:
         """Whether listeners were told that it has this block."""
@@ -102,18 +97,29 @@ class Tier:
         return self._store.has(name)
 
     def get(self, name: str, size: int) -> memoryview | None:
+        pages = self._read(name, size)
+        self.counts.hits += pages is not None
+        return pages
+
+    def lend(self, name: str, size: int) -> memoryview | None:
+        """For an engine of another host. On any thread."""
+        pages = self._read(name, size)
+        with self._counting:
+            self.counts.served += pages is not None
+        return pages
+
+    def _read(self, name: str, size: int) -> memoryview | None:
         try:
-            pages = self._store.get(name, size)
+            return self._store.get(name, size)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            self.counts.broken += 1
+            with self._counting:
+                self.counts.broken += 1
             log.warning("KV tier %s: %s", self.medium, error)
             with suppress(OSError):
                 self._store.remove(name)
             return None
-        self.counts.hits += 1
-        return pages
 
     def put(self, name: str, pages: bytes) -> None:
         try:
@@ -141,10 +147,14 @@ class Tiers:
     Args:
         tiers: From the fastest on.
         of: What else makes KV what it is: weights_of.
+        peers: Tiers of other hosts, which are asked before a request begins (`fetch`).
     """
 
-    def __init__(self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str) -> None:
+    def __init__(
+        self, tiers: Sequence[Tier], blocks: NamedBlocks, of: str, peers: PeerTier | None = None
+    ) -> None:
         self.tiers = tiers
+        self.peers = peers
         self._blocks = blocks
         self.weights_are(of)
         self._writing: Queue[Callable[[], None] | None] = Queue(MOST_WAITING)
@@ -171,7 +181,15 @@ class Tiers:
 
     def has(self, full: bytes) -> bool:
         name = self._name(full)
-        return any(tier.has(name) for tier in self.tiers)
+        came = self.peers is not None and self.peers.has(name)
+        return came or any(tier.has(name) for tier in self.tiers)
+
+    def fetch(self, fulls: Sequence[bytes], then: Callable[[], object]) -> bool:
+        """Have other hosts asked for these blocks; `then` is called when `get` has what of them came, on any thread.
+
+        False if there is nothing to wait for.
+        """
+        return self.peers is not None and self.peers.fetch([*map(self._name, fulls)], then)
 
     def get(self, full: bytes, block_id: int) -> bool:
         """Fill a block, if a tier has what belongs there."""
@@ -183,7 +201,11 @@ class Tiers:
                 return True
             if self.stir is not None and tier.tells(name):
                 self._later(tier, name, None, None)
-        return False
+        came = None if self.peers is None else self.peers.take(name)
+        if came is None:
+            return False
+        self._blocks.write(block_id, memoryview(came))
+        return True
 
     def put(
         self,

@@ -71,7 +71,7 @@ class Automaton:
         self._after: dict[tuple[State, int], State | None] = {}
 
     def follow(self, state: State, byte: int) -> State | None:
-        """None where the byte may not come."""
+        """Return the state after a byte; None where it may not come."""
         key = (state, byte)
         try:
             return self._after[key]

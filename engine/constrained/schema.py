@@ -87,7 +87,7 @@ def any_object() -> Expression:
 
 
 def exactly(value: Any) -> Expression:
-    """As json.dumps writes it: the names and texts of other alphabets are escaped."""
+    """Expression of a value as json.dumps writes it: the names and texts of other alphabets are escaped."""
     return Literal(json.dumps(value, separators=(",", ":")).encode())
 
 

@@ -36,5 +36,5 @@ class Vocabulary:
         self._bytes = {token: value for pairs in found.values() for token, value in pairs}
 
     def bytes_of(self, token: int) -> bytes | None:
-        """None for a token that is no text by itself."""
+        """Return a token's bytes; None if it is no text by itself."""
         return self._bytes.get(token)

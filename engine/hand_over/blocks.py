@@ -18,7 +18,7 @@ class NamedBlocks:
         self._begin = f"{model}\0{layout.dtype}\0{shape}\0".encode()
 
     def names(self, prompt: Sequence[int], salt: object) -> list[str]:
-        """Of the full blocks of a prompt; `salt` is what a client sent as cache_salt."""
+        """Names of the full blocks of a prompt; `salt` is what a client sent as cache_salt."""
         size = self.layout.block_tokens
         salted = salt.encode(errors="surrogatepass") if isinstance(salt, str) else b""
         hashed = hashlib.sha256(self._begin + salted + b"\0")

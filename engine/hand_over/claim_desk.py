@@ -44,7 +44,7 @@ class ClaimDesk:
         self._listener = Listener("pdgate-claims", sock, door)
 
     def close(self) -> None:
-        """After `Tickets.close_all`, which ends the waits here."""
+        """Close after `Tickets.close_all`, which ends the waits here."""
         self._listener.close()
 
     def _serve(self, channel: Channel) -> None:

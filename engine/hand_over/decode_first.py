@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 
 class QueuedPrompt(tuple[int, ...]):
-    """Of a request that is to go to the queue."""
+    """Prompt of a request that is to go to the queue."""
 
 
 class Borrowed(Source):
@@ -283,6 +283,9 @@ class DecodeFirstHandOver(KvtHandOver):
             if left <= 0:
                 why = away or ticket.why or "no prefill worker came for it"
                 raise HandOverError(Why.TOO_LATE, why)
+            if self._watch.unattended_seconds >= self._unattended_seconds:
+                # A worker may have come since the last look.
+                self._watch.look()
             unattended = self._watch.unattended_seconds
             if unattended >= self._unattended_seconds:
                 why = f"no prefill worker has asked for a prompt for {unattended:.0f} s"

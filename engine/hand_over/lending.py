@@ -38,7 +38,7 @@ class Lending:
         return Lent(self._host, self._port, self._engine_id, name, tokens)
 
     def call_in(self, key: str) -> None:
-        """Before the pages may be used again; also of what was never lent, or has been read."""
+        """Call pages in before they may be used again; also those that were never lent, or have been read."""
         with self._lock:
             name = self._names.pop(key, None)
         if name is not None:

@@ -1,10 +1,10 @@
-"""lmcache: prefill pushes the full blocks of a prompt to the decode engine that it is told, and notifies the gateway.
+"""lmcache: prefill pushes the full blocks of a prompt to the decode engine that its leg names, and notifies the gateway.
 
     prefill   {"disagg_spec": {req_id, receiver_host, receiver_init_port: [...], ...}}
     then      msgpack {"type": "ProxyNotif", "req_id"} to the gateway's PULL socket, when decode has all of it
     decode    nothing: it finds the blocks by the prompt's tokens
 
-The gateway's address is `peer`, 127.0.0.1:7500 without one. A push that fails notifies nobody, so decode is not asked for what
+The gateway's address is `peer`, 127.0.0.1:7500 without one. A push that fails notifies no gateway, so decode is not asked for what
 is not there. Source: LMCache 0.5, lmcache/v1/storage_backend/pd_backend.py.
 """
 
@@ -88,7 +88,7 @@ class LMCacheHandOver(Connector):
         self._core.loaded(request_id)
 
     def cancel(self, request_id: str) -> None:
-        """Nothing is ever under way."""
+        """Do nothing, as no load is ever under way."""
 
     def kept(
         self,

@@ -8,7 +8,7 @@
     POST /distserve/free_cache         prefill drops a session
     POST /distserve/p2p_drop_connect   this side forgets the peer
 
-Unlike LMDeploy's, decode reads what prefill holds for the session, and not the blocks that it is told.
+Unlike LMDeploy's, decode reads what prefill holds for the session, and not the blocks that its leg names.
 
 Source: InternLM/lmdeploy 1263d5c, lmdeploy/pytorch/disagg/conn/{protocol,engine_conn}.py, serve/openai/endpoints/distserve.py.
 """

@@ -30,7 +30,7 @@ def text(fields: Fields, name: str) -> str:
 
 
 def host(fields: Fields, name: str) -> str:
-    """Without the brackets of an IPv6 address."""
+    """Host without the brackets of an IPv6 address."""
     return text(fields, name).removeprefix("[").removesuffix("]")
 
 

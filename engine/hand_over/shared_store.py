@@ -81,7 +81,7 @@ class BlockStore:
         return pages
 
     def names(self) -> set[str]:
-        """Of all that is there. Raises OSError."""
+        """Names of all that is there. Raise OSError."""
         return {entry.name for entry in os.scandir(self._folder)}
 
     def remove(self, name: str) -> None:

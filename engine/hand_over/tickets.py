@@ -143,7 +143,7 @@ class Tickets:
             return ticket.turn
 
     def cancel(self, request_id: str) -> None:
-        """It is not wanted; its worker hears so by `close`, when nothing moves any more."""
+        """Cancel a request's ticket; its worker hears so by `close`, when nothing moves any more."""
         with self._lock:
             if (ticket := self._by_request.get(request_id)) is not None:
                 ticket.closed = True

@@ -71,7 +71,7 @@ class BootstrapWorkers:
                 )
 
     def table(self) -> Table:
-        """As /query answers it: JSON has no numbers for keys."""
+        """Table as /query answers it: JSON has no numbers for keys."""
         with self._lock:
             by_dp: dict[int, dict[str, dict[str, str]]] = {}
             for (dp_rank, tp_rank, pp_rank), addr in self._workers.items():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def publishing(settings: EngineSettings, identity: Identity) -> "Iterator[Publisher | None]":
-    """It listens inside the block. Raises OSError, ValueError where listening takes a secret."""
+    """Publish inside the block. Raise OSError, ValueError where listening takes a secret."""
     if settings.kv_events_port is None:
         yield None
         return

@@ -26,7 +26,7 @@ def module(x: Floats) -> Any:
 
 
 def split(x: Floats, at: int | Sequence[int], axis: int = 0) -> Sequence[Floats]:
-    """Into so many equal parts, or before each of these places."""
+    """Split into so many equal parts, or before each of these places."""
     if isinstance(x, np.ndarray):
         return np.split(x, at, axis)
     parts: Sequence[Floats] = module(x).tensor_split(x, at, axis)

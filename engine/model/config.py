@@ -16,7 +16,7 @@ GUESSABLE: Final = "pdgate-tiny-mtp"
 
 
 def is_built_in(model: str | None) -> bool:
-    """By its name, or by none."""
+    """Whether a model is built in, by its name or by none."""
     return model is None or model in (TINY, GUESSABLE)
 
 

@@ -51,7 +51,7 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
 
 
 def rotate_neighbours(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """As `rotate`, but each number turns with the next one."""
+    """Rotate as `rotate` does, but each number with the next one."""
     pairs = x.reshape(*x.shape[:-1], -1, 2)
     first, second = pairs[..., 0], pairs[..., 1]
     c, s = cos[:, None, :], sin[:, None, :]

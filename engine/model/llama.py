@@ -23,7 +23,7 @@ from pdgate.engine.model.weights import Floats, Weights
 
 
 class WantedLogits(Enum):
-    """Of which tokens of a span the logits are asked."""
+    """Tokens of a span whose logits are asked."""
 
     NONE = "none"
     LAST = "last"
@@ -100,7 +100,7 @@ class Llama:
         memory: PagedKv,
         filled: Callable[[int], None] | None = None,
     ) -> list[tuple[Floats, Floats]]:
-        """As `forward`, and beside each span's logits what the last layer made of the same tokens,
+        """Compute as `forward` does, and beside each span's logits what the last layer made of the same tokens,
         [t, hidden]; where no logits are wanted, of the last one.
         """
         computed = self._computed(spans, memory, filled)

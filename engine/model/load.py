@@ -70,7 +70,7 @@ def with_weights(model: LoadedModel, path: str) -> LoadedModel:
 
 
 def config_of(path: str | None) -> ModelConfig:
-    """As `load`, without the weights."""
+    """Config as `load` has it, without the weights."""
     if path is None or is_built_in(path):
         return builtin.CONFIG
     return from_hugging_face(json.loads((Path(path) / "config.json").read_text()))

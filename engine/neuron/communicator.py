@@ -133,7 +133,7 @@ class Sender(_Communicator):
 
     @property
     def settled(self) -> bool:
-        """Nothing of ours is read any more."""
+        """Whether the peer reads none of this side's memory any more."""
         return self._writing is None or self._writing.settled
 
     def _advance(self, post: _Post) -> bool:

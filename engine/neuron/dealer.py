@@ -26,7 +26,7 @@ MAX_ANSWER_BYTES: Final = 16 << 20
 
 
 class Dealer:
-    """For one thread, but for `wake`.
+    """DEALER socket to one peer, for one thread, but for `wake`.
 
     Attributes:
         gone: The peer has ended, or never was there: it writes nothing any more.
@@ -55,7 +55,7 @@ class Dealer:
         self._next: asyncio.Task[list[bytes]] | None = None
 
     def connect(self) -> None:
-        """Begins to; and asks which peer is there. Raises HandOverError."""
+        """Begin to connect, and ask which peer is there. Raise HandOverError."""
         if self._open_loopback_only:
             raise HandOverError(
                 Why.UNPROVEN, f"{self.name} is not loopback, and we have no KV secret"
@@ -95,7 +95,7 @@ class Dealer:
         return self._answer(time.monotonic() + self._silence_seconds)
 
     def wait(self, until: float) -> None:
-        """Until then, or until `wake`. Raises HandOverError if the peer goes meanwhile."""
+        """Wait until then, or until `wake`. Raise HandOverError if the peer goes meanwhile."""
         # Of a wake-up that came while an answer was waited for, the cause has not been looked at.
         if not self._woke:
             self._run(until)

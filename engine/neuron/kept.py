@@ -144,7 +144,7 @@ class Requests:
         return one
 
     def left(self, one: KeptRequest) -> None:
-        """Nothing of its pages is read any more."""
+        """Note that no peer reads the request's pages any more."""
         one.sent = True
         if one.ending:
             self.forget(one, one.ending)

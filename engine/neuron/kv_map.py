@@ -158,7 +158,7 @@ class Scheme:
             raise HandOverError(Why.WRONG_SHAPE, str(error)) from None
 
     def pairs(self, uid: str) -> list[Pair]:
-        """In the order in which both ends post them. `uid` spreads the load over copies."""
+        """Pairs in the order in which both ends post them. `uid` spreads the load over copies."""
         choose = spread(uid)
         ranks = self._meeting.destination.layout.ranks(0)
         return [pair for rank in ranks for pair in self._meeting.to(rank, choose)]

@@ -30,12 +30,12 @@ class Lists(Protocol):
         """All communicators, in an order that both ends have."""
 
     def sent(self, uid: str, blocks: Sequence[int], to: Sequence[int | None]) -> list[ListedPieces]:
-        """Of P's memory: `blocks` are P's, `to` are D's. Raises BadBlocks."""
+        """Pieces of P's memory: `blocks` are P's, `to` are D's. Raise BadBlocks."""
 
     def received(
         self, uid: str, of: Sequence[int], blocks: Sequence[int | None]
     ) -> list[ListedPieces]:
-        """Of D's memory: `of` are P's, `blocks` are D's. Raises BadBlocks."""
+        """Pieces of D's memory: `of` are P's, `blocks` are D's. Raise BadBlocks."""
 
 
 def to_fill(source: Sequence[int], destination: Sequence[int | None]) -> tuple[int, list[int]]:

@@ -50,5 +50,5 @@ class Lookups:
 
     @property
     def wake_at(self) -> float:
-        """When the next one is due; infinity if none waits."""
+        """Time at which the next lookup is due; infinity if none waits."""
         return min((one.due for one in self._waiting.values()), default=float("inf"))

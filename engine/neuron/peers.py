@@ -58,7 +58,7 @@ class Peers:
                 pairing.start()
 
     def cancel(self, request_id: str) -> None:
-        """Only one of them knows it, and the others do not mind."""
+        """Cancel a request at all pairings, of which one knows it."""
         with self._lock:
             pairings = list(self._pairings.values())
         for pairing in pairings:

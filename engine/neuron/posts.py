@@ -17,7 +17,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PostPieces:
-    """Of our memory, in the order in which both ends list them. Bytes."""
+    """Pieces of this side's memory in bytes, in the order in which both ends list them."""
 
     offsets: Numbers
     lengths: Numbers
@@ -29,7 +29,7 @@ class PostPieces:
 
 
 class CompletionToken:
-    """Of all that was posted under it.
+    """Completion of all that was posted under this token.
 
     Attributes:
         error: Why not all of it went, if so.
@@ -41,7 +41,7 @@ class CompletionToken:
 
     @property
     def done(self) -> bool:
-        """Nothing more happens: all has gone, or the communicator has ended."""
+        """Whether nothing more happens: all has gone, or the communicator has ended."""
         return self._open == 0
 
     def posted(self) -> None:

@@ -78,7 +78,7 @@ class Guests:
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
 
     def name(self, who: bytes) -> str:
-        """Of its process, as it was proven; empty where nothing is to be proven."""
+        """Name of the peer's process, as it was proven; empty where nothing is to be proven."""
         return self._sessions[who].peer if who in self._sessions else ""
 
     def answer(self, who: bytes, frames: Sequence[bytes], answer: Answer) -> list[bytes]:
@@ -144,7 +144,7 @@ class Host:
 
     @property
     def name(self) -> str:
-        """Of P's process, as it was proven; empty where nothing is to be proven."""
+        """Name of P's process, as it was proven; empty where nothing is to be proven."""
         return "" if self._session is None else self._session.peer
 
     def frames(self, message: Message) -> list[bytes]:

@@ -107,7 +107,7 @@ class SendEngine:
         return all(end.settled for end in self._ends.values())
 
     def close(self) -> None:
-        """After it has ended."""
+        """Close after it has ended."""
         self._ring.close()
 
 
@@ -188,5 +188,5 @@ class ReceiveEngine:
             receiver.end(error)
 
     def close(self) -> None:
-        """After it has ended."""
+        """Close after it has ended."""
         self._staging.close()

@@ -36,12 +36,12 @@ KEY: Final = "whole_pages"
 
 
 def staging(shape: PageShape, allocate: Callable[[int], Region]) -> Region:
-    """Of decode: a place for each of its blocks, with all layers and heads."""
+    """Staging memory of decode: a place for each of its blocks, with all layers and heads."""
     return allocate(shape.blocks * _block_bytes(shape))
 
 
 def offered(prefill: PageShape, theirs: KvMap) -> Descriptor | None:
-    """To P, decode's staging; None if it has none, or needs none. Raises HandOverError."""
+    """Decode's staging as P gets it; None if it has none, or needs none. Raises HandOverError."""
     said = theirs.extra.get(KEY)
     if said is None or prefill.tp == theirs.shape.tp:
         return None

@@ -68,7 +68,7 @@ class Claiming:
                 beat_at = time.monotonic() + every_seconds
 
     def cut(self) -> None:
-        """From another thread: whatever is being waited for ends."""
+        """End whatever is being waited for, from another thread."""
         shut(self._sock)
 
     def __enter__(self) -> Self:

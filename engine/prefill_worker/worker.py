@@ -67,7 +67,7 @@ class Serving:
 
 
 def always() -> bool:
-    """Of an engine in our own process."""
+    """Answer for an engine in this process, which is always there."""
     return True
 
 

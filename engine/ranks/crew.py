@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
+from pdgate.engine.connector import EngineLost
 from pdgate.engine.ranks.words import RankAnswer, RankEvent, RankOrder, RankReady, Start
 
 START_SECONDS: Final = 120.0
@@ -29,7 +30,7 @@ Heard = Callable[[int, RankEvent], None]
 """A rank's number, and what it says; on the crew's thread."""
 
 
-class RankLost(Exception):
+class RankLost(EngineLost):
     """A rank's process is gone, and its part of the KV cache with it."""
 
 
@@ -221,7 +222,7 @@ class Crew:
         self.lost = why
         for rank in self._ranks:
             rank.process.kill()
-            # Whoever waits for an answer of a rank hears that there is none.
+            # Callers that wait for an answer of a rank hear that there is none.
             rank.process.wait()
         lost(why)
 

@@ -21,7 +21,7 @@ class RanksKv:
         self._places = places(layout)
 
     def write(self, layer: int, slots: Slots, planes: Sequence[Floats]) -> None:
-        """Not waited for: a rank obeys in turn, so that what comes next finds the rows there."""
+        """Write without waiting: a rank obeys in turn, so that what comes next finds the rows there."""
         planes = [host(plane) for plane in planes]
         for place in self._with(layer):
             own = [plane[:, place.heads.start : place.heads.stop] for plane in planes]

@@ -21,6 +21,7 @@ CONTEXT_PARALLEL: Final = (
     ("--prefill-context-parallel-size", "-pcp"),
     ("--decode-context-parallel-size", "-dcp"),
 )
+DATA_PARALLEL: Final = ("--data-parallel-size", "-dp")
 SPLIT: Final = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
 ON_CPU: Final = "VLLM_CPU_KVCACHE_SPACE"
 """Of vLLM's CPU build alone; without it the engine is taken to have a GPU."""
@@ -59,9 +60,10 @@ def _ours(
         yield "kv_connector_extra_config is no object"
         return
     try:
-        found = settings.read(
-            config.get("kv_role", ""), config.get("kv_port", 14579), extra, ""
-        ).extra
+        role, port = config.get("kv_role", ""), config.get("kv_port", 14579)
+        found = settings.read(role, port, extra, "").extra
+        # The last rank's.
+        settings.read(role, port + _ranks(words) - 1, extra, "")
         plugins.find(plugins.TRANSFERS, "transfer backend", found.transfer)
         named = (environment.get(name) for name in (fleet.FILE_VARIABLE, fleet.SECRET_VARIABLE))
         if not found.kv_secret_file and not any(named):
@@ -76,6 +78,12 @@ def _ours(
             "mooncake reaches memory of a GPU by rdma alone, and the connector takes none of its "
             "options: take tcp or shm, which stage, or nixl"
         )
+
+
+def _ranks(words: Sequence[str]) -> int:
+    """Data-parallel; what is no number is vLLM's to refuse."""
+    said = _value(words, *DATA_PARALLEL) or "1"
+    return max(1, int(said)) if said.isdecimal() else 1
 
 
 def _value(words: Sequence[str], *names: str) -> str | None:

@@ -33,14 +33,14 @@ class StepOrders(surface.KVConnectorMetadata):  # type: ignore[misc]
 
 @dataclass
 class Handshake(surface.KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From each worker to the scheduler, once."""
+    """Message of each worker to the scheduler, once."""
 
     form: Form
 
 
 @dataclass
 class FailedLoads(surface.KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """From a worker to the scheduler, by request ids; vLLM adds up what all workers say."""
+    """Loads that failed at a worker, by request ids, for the scheduler; vLLM adds up what all workers say."""
 
     ids: frozenset[str]
 
@@ -77,12 +77,14 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         _check_groups(kv_cache_config.kv_cache_groups)
         if getattr(vllm_config.model_config, "enable_sleep_mode", False):
             raise ValueError("PdgateConnector does not go with --enable-sleep-mode")
+        rank = settings.rank_of(parallel)
         self._settings = settings.read(
             transfer.kv_role,
             # Each data-parallel engine of a host is asked at a port of its own.
-            transfer.kv_port + parallel.data_parallel_index,
+            transfer.kv_port + rank.port_offset,
             transfer.kv_connector_extra_config,
             vllm_config.model_config.served_model_name,
+            rank.header,
         )
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
@@ -95,14 +97,14 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     # EngineCore.
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Handshake]) -> None:
-        """Before vLLM knew of pipeline stages: by tensor-parallel rank."""
+        """Hear the handshakes by tensor-parallel rank, of a vLLM that knows no pipeline stages."""
         self.set_xfer_handshake_metadata_pp_aware({(0, tp): one for tp, one in metadata.items()})
 
     @guarded(None)
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: Mapping[tuple[int, int], Handshake]
     ) -> None:
-        """Once, before the first request; by pipeline stage and tensor-parallel rank.
+        """Hear the handshakes once, before the first request; by pipeline stage and tensor-parallel rank.
 
         Peers ask the first worker, which knows where the others are.
         """
@@ -116,14 +118,14 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(None)
     def update_connector_output(self, connector_output: Any) -> None:
-        """After each step, with what all workers say."""
+        """Hear what all workers say, after each step."""
         said = getattr(connector_output, "kv_connector_worker_meta", None)
         if isinstance(said, FailedLoads):
             self._decides.load_failed(said.ids)
 
     @guarded((0, False))
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
-        """On every step until the request has blocks. True: the load runs beside the steps."""
+        """Matched tokens, asked on every step until the request has blocks. True: the load runs beside the steps."""
         tokens = self._decides.matched(request, num_computed_tokens)
         return tokens, tokens > 0
 
@@ -139,7 +141,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(StepOrders())
     def build_connector_meta(self, scheduler_output: Any) -> StepOrders:
-        """On every step; the orders reach the worker with it."""
+        """Orders for the workers, on every step."""
         try:
             self._follow(scheduler_output)
         # Waiting peers must not have these pages; everything else goes on.
@@ -176,7 +178,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
     # The worker.
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """Once, before anything is served; what it raises ends the start."""
+        """Register the KV caches once, before anything is served; what it raises ends the start."""
         config = self._vllm_config
         layers = config.compilation_config.static_forward_context
         bound = [layers[name].kv_cache for name in kv_caches]
@@ -206,19 +208,19 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(None)
     def get_handshake_metadata(self) -> Handshake | None:
-        """Once, after `register_kv_caches`."""
+        """Handshake of this worker, asked once, after `register_kv_caches`."""
         if self._running is None:
             return None
         return Handshake(self._running.hand_over.answer_form())
 
     @guarded(None)
     def handle_preemptions(self, kv_connector_metadata: StepOrders) -> None:
-        """Before anything of a step that preempts."""
+        """Obey before anything of a step that preempts."""
         if self._running is not None:
             self._running.worker.evict(kv_connector_metadata.orders)
 
     def bind_connector_metadata(self, connector_metadata: StepOrders) -> None:
-        """On every step, before the forward pass; also on steps without one."""
+        """Obey on every step, before the forward pass; also on steps without one."""
         super().bind_connector_metadata(connector_metadata)
         try:
             if self._running is not None:
@@ -228,23 +230,23 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             HOOKS.about("bind_connector_metadata")
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Nothing to do: loads were started with the orders."""
+        """Do nothing: loads were started with the orders."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing to do: a request runs only when all of its load is there."""
+        """Do nothing: a request runs only when all of its load is there."""
 
     @guarded(None)
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """After each layer's attention. On a CPU its KV is in the blocks by now; on a GPU it is when
+        """Note a layer, after its attention. On a CPU its KV is in the blocks by now; on a GPU it is when
         the event has happened that the hand-over records now.
         """
         if self._running is not None:
             self._running.worker.computed(self._running.layers[layer_name])
 
     def wait_for_save(self) -> None:
-        """Nothing to do: blocks stay where they are until they are reported sent."""
+        """Do nothing: blocks stay where they are until they are reported sent."""
 
     @guarded((None, None))
     def get_finished(self, finished_req_ids: set[str]) -> Any:
@@ -252,7 +254,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         return set(results.sent), set(results.received)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
-        """Instead of get_finished, where vLLM knows it: a failed load is named by its id."""
+        """Results in place of get_finished, where vLLM knows it: a failed load is named by its id."""
         try:
             results = self._running.worker.results() if self._running is not None else NOTHING
         # As for `guarded`, but the answer has to be made anew each time.
@@ -267,7 +269,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
 
     @guarded(None)
     def build_connector_worker_meta(self) -> FailedLoads | None:
-        """In every step; rarely anything."""
+        """Failed loads of every step; rarely any."""
         if self._running is None:
             return None
         failed = self._running.worker.take_failed()
@@ -350,3 +352,6 @@ def _check_groups(groups: Sequence[Any]) -> None:
             f"PdgateConnector hands over one group of {' or '.join(PLANNED)}, and this model has "
             f"{', '.join(kinds)}"
         )
+
+
+surface.register(PdgateConnector.__name__, __name__)

@@ -77,7 +77,7 @@ class Dialects(KvtHandOver, NixlHandOver):
 
 
 class QueuedDialects(DecodeFirstHandOver, Dialects):
-    """Of an engine of one worker: its others could not know what the queue answered."""
+    """Dialects of an engine of one worker: others could not know what the queue answered."""
 
     has_worker: ClassVar = False
     lends: ClassVar = False

@@ -31,7 +31,7 @@ class HookComplaints:
         self._left_out: dict[str, int] = {}
 
     def about(self, what: str) -> None:
-        """From within `except`. `what` is one of a few: it is remembered."""
+        """Log the error, from within `except`. `what` is one of a few: it is remembered."""
         now = self._now()
         with self._lock:
             said = self._said.get(what)

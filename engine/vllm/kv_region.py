@@ -4,7 +4,7 @@
     a block       HND [kv_heads][block_tokens][content]    or NHD [block_tokens][kv_heads][content]
 
 That is a Layout of one plane (engine/layout.py): content is K and V of one head and token side by side, or
-a latent (MLA), which has one head. With vLLM's layouts LBHNC and LBNHC the order is told by the strides. In
+a latent (MLA), which has one head. With vLLM's layouts LBHNC and LBNHC the strides say the order. In
 others (BLHNC, LHBNC ...) the pages of a layer do not follow one another: those are refused.
 
 On a GPU the tensors stay where they are: the region is that memory of the device's. Not run yet.
@@ -110,7 +110,7 @@ def pages_of(tensors: Mapping[str, Tensor], instruction_set: str) -> VllmKvMemor
 
 
 def place_of(tensor: Any) -> str:
-    """Where the KV cache is, as the transfer has it. Raises ValueError for devices that it knows not."""
+    """Place of the KV cache, as the transfer has it. Raise ValueError for devices that it knows not."""
     if tensor.device.type == "cpu":
         return HOST
     if tensor.device.type == CUDA:

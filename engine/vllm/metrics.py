@@ -52,7 +52,7 @@ class Growth:
         self._last = Totals()
 
     def since(self, totals: Totals) -> Numbers | None:
-        """None if nothing has changed, which is what most steps say."""
+        """Return what has changed; None if nothing has, as after most steps."""
         if totals == self._last:
             return None
         before, now = asdict(self._last), asdict(totals)
@@ -64,7 +64,7 @@ class Growth:
 
 
 def merged(first: Mapping[str, float], second: Mapping[str, float]) -> Numbers:
-    """Of one engine, in the order in which they were taken."""
+    """Merge numbers of one engine, in the order in which they were taken."""
     counters = {name: first.get(name, 0) + second.get(name, 0) for name in COUNTERS}
     gauges = {name: value for name, value in (dict(first) | dict(second)).items() if "@" in name}
     return counters | gauges

@@ -56,7 +56,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """After this step, `block_ids` hold the first `tokens` tokens of a Hold."""
+    """Progress of a Hold: after this step `block_ids` hold its first `tokens` tokens."""
 
     id: str
     block_ids: tuple[int, ...]

@@ -33,7 +33,7 @@ class Passes:
         return {PASS: {"key": whose.key, "readers": list(whose.readers), "seal": seal}}
 
     def read(self, prefill_id: str, params: Mapping[str, Any]) -> ForReaders | None:
-        """None for one that no worker of ours has issued for this prefill."""
+        """Return what a pass grants; None for one that no worker of this engine has issued for this prefill."""
         match params.get(PASS):
             case {"key": str(key), "readers": list(readers), "seal": str(seal)} if all(
                 isinstance(reader, str) for reader in readers

@@ -43,7 +43,7 @@ class PromptCalls(Protocol):
         """`params`: more kv_transfer_params. Raises ValueError if this engine cannot."""
 
     def cancel(self, prefill_id: str) -> None:
-        """Of no effect on one that is over."""
+        """Cancel a call, to no effect on one that is over."""
 
 
 class PrefillCalls(PromptCalls):
@@ -51,10 +51,14 @@ class PrefillCalls(PromptCalls):
     Attributes:
         api: host:port of our own HTTP API; empty if it was not told.
         model: What the API calls the model.
+        rank: What the API calls our data-parallel rank, if it has several: no other may compute it.
     """
 
-    def __init__(self, api: str, model: str, seconds: float, failed: Failed) -> None:
+    def __init__(
+        self, api: str, model: str, seconds: float, failed: Failed, rank: int | None = None
+    ) -> None:
         self._api = api
+        self._rank = rank
         self._model = model
         self._seconds = seconds
         self._failed = failed
@@ -99,7 +103,7 @@ class PrefillCalls(PromptCalls):
             if connection.sock is not None:
                 connection.sock.settimeout(self._seconds)
             if self._wanted(prefill_id):
-                connection.request("POST", PATH, json.dumps(body), _headers(prefill_id))
+                connection.request("POST", PATH, json.dumps(body), self._headers(prefill_id))
                 answer = connection.getresponse()
                 said = answer.read()
                 if answer.status != http.HTTPStatus.OK:
@@ -134,10 +138,11 @@ class PrefillCalls(PromptCalls):
             "kv_transfer_params": {"do_remote_decode": True, PREFILL_ID: prefill_id, **params},
         }
 
-
-def _headers(prefill_id: str) -> dict[str, str]:
-    headers = {"Content-Type": "application/json", "X-Request-Id": prefill_id}
-    # vLLM's own variable for what --api-key says.
-    if key := os.environ.get("VLLM_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
+    def _headers(self, prefill_id: str) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "X-Request-Id": prefill_id}
+        if self._rank is not None:
+            headers["X-data-parallel-rank"] = str(self._rank)
+        # vLLM's own variable for what --api-key says.
+        if key := os.environ.get("VLLM_API_KEY"):
+            headers["Authorization"] = f"Bearer {key}"
+        return headers

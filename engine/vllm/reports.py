@@ -58,7 +58,7 @@ class Reports:
             return True
 
     def failing(self, request_id: str) -> None:
-        """It will not succeed, but bytes may still land in its blocks."""
+        """Note a load that will not succeed, though bytes may still land in its blocks."""
         with self._lock:
             if request_id in self._receiving:
                 self._failed.add(request_id)

@@ -96,7 +96,9 @@ class RunningWorker:
 
         def calls(failed: Callable[[str, str], None]) -> PrefillCalls:
             seconds = 2 * extra.lease_seconds
-            return PrefillCalls(extra.api, settings.served_model, seconds, failed)
+            return PrefillCalls(
+                extra.api, settings.served_model, seconds, failed, settings.api_rank
+            )
 
         fellows = None
         if len(met) > 1:

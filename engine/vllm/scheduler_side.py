@@ -105,7 +105,7 @@ class SchedulerSide:
         self._form = NO_FORM
 
     def answers_with(self, form: Form) -> None:
-        """Where the blocks of this engine are read (answers.py)."""
+        """Answer with the form in which blocks of this engine are read (answers.py)."""
         self._form = form
 
     def matched(self, request: VllmRequest, computed_tokens: int) -> int:
@@ -121,7 +121,7 @@ class SchedulerSide:
     def allocated(
         self, request: VllmRequest, block_ids: Sequence[int], external_tokens: int
     ) -> None:
-        """It has blocks; `external_tokens` of them have to come from a peer."""
+        """Note the blocks of a request; `external_tokens` have to come from a peer."""
         live = self._of(request)
         if live is None:
             return
@@ -161,14 +161,14 @@ class SchedulerSide:
             self._orders.append(Evict(request_id))
 
     def load_failed(self, request_ids: Iterable[str]) -> None:
-        """At one worker; the others need not go on, and vLLM waits until all have ended."""
+        """Cancel loads that failed at one worker; the others need not go on, and vLLM waits for all."""
         for request_id in request_ids:
             live = self._live.get(request_id)
             if live is not None and live.loading:
                 self._orders.append(CancelOrder(request_id))
 
     def refuse(self, request_id: str, why: str) -> None:
-        """After a bug: whatever was promised to vLLM for this request is a failure now."""
+        """Fail what was promised to vLLM for this request, after a bug."""
         self._orders.append(RefuseOrder(request_id, why))
 
     def finished(

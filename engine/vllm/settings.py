@@ -4,6 +4,13 @@
  "kv_connector_module_path": "pdgate.engine.vllm.connector",
  "kv_role": "kv_producer", "kv_port": 28000,
  "kv_connector_extra_config": {"transfer": "tcp", "api": "127.0.0.1:8000"}}
+
+Data-parallel ranks of one host listen at kv_port, kv_port + 1, ... The API server has all of them behind it: without
+X-data-parallel-rank it gives the prompt that D sent to one to another, which knows nothing of it.
+
+Source: vLLM 0.32.0, v1/engine/core.py, run_engine_core() (whose `data_parallel_index` stays when a rank of a dense model
+takes itself for an engine of its own); v1/engine/core_client.py, engine_ranks_managed; v1/engine/input_processor.py,
+process_inputs() (a rank counts from the first behind that API server).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,15 +76,46 @@ class VllmSettings:
     Attributes:
         kv_port: 0 for any, which only an engine that is never asked may have.
         served_model: What its HTTP API calls the model.
+        api_rank: What its HTTP API calls this data-parallel rank; None where it has no other.
     """
 
     role: str
     kv_port: int
     extra: Extra
     served_model: str
+    api_rank: int | None = None
 
 
-def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -> VllmSettings:
+@dataclass(frozen=True, slots=True)
+class DataRank:
+    """
+    Attributes:
+        port_offset: From `kv_port`.
+        header: What this engine's own API server calls it; None where it has no other.
+    """
+
+    port_offset: int = 0
+    header: int | None = None
+
+
+def rank_of(parallel: Any) -> DataRank:
+    """By vLLM's ParallelConfig, in the engine core or a worker."""
+    index = int(parallel.data_parallel_index)
+    local = parallel.data_parallel_rank_local
+    if local is None or parallel.data_parallel_external_lb:
+        return DataRank(index)
+    if parallel.data_parallel_hybrid_lb:
+        return DataRank(int(local), int(local))
+    return DataRank(index, index)
+
+
+def read(
+    role: str,
+    kv_port: int,
+    extra: Mapping[str, Any],
+    served_model: str,
+    api_rank: int | None = None,
+) -> VllmSettings:
     """Raises ValueError, naming the setting."""
     if role not in ROLES:
         raise ValueError(f"kv_role must be one of {', '.join(ROLES)}, not {role!r}")
@@ -103,7 +141,7 @@ def read(role: str, kv_port: int, extra: Mapping[str, Any], served_model: str) -
         _check_queue(role, chosen.queue)
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
-    return VllmSettings(ROLES[role], port, chosen, served_model)
+    return VllmSettings(ROLES[role], port, chosen, served_model, api_rank)
 
 
 def _check_queue(role: str, queue: str) -> None:

@@ -9,6 +9,7 @@ is never called.
 # side of connector.py.
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from pdgate.engine.vllm.census import Seat
@@ -17,6 +18,9 @@ from pdgate.transfer.memory import HOST
 
 try:
     import vllm  # type: ignore[import-not-found]
+    from vllm.distributed.kv_transfer.kv_connector.factory import (  # type: ignore[import-not-found]
+        KVConnectorFactory,
+    )
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # type: ignore[import-not-found]
         KVConnectorBase_V1,
         KVConnectorHandshakeMetadata,
@@ -51,6 +55,7 @@ __all__ = [
     "gather",
     "instruction_set",
     "rebase",
+    "register",
     "seat",
     "share_log",
 ]
@@ -66,6 +71,17 @@ def check_version() -> None:
         log.warning("PdgateConnector is tested on vLLM %s, not %s", ", ".join(TESTED), version)
 
 
+def register(name: str, module: str) -> None:
+    """Lets vLLM find the class `name` of a module by its name alone, wherever that module was imported.
+
+    MultiConnector looks its children's counts up so, in the API server, which ends if it finds none: vLLM 0.32.0,
+    kv_connector/v1/multi_connector.py, build_kv_connector_stats().
+    """
+    # It is already, where the module is imported anew.
+    with suppress(ValueError):
+        KVConnectorFactory.register_connector(name, module, name)
+
+
 def share_log() -> None:
     """What pdgate logs is seen where vLLM's own lines are: it configures only its logger."""
     ours, theirs = logging.getLogger("pdgate"), logging.getLogger("vllm")
@@ -77,7 +93,7 @@ def share_log() -> None:
 
 
 def seat(config: Any, latent: bool) -> Seat:
-    """Of this worker, in vLLM's process groups. `latent`: the model's KV has one head (MLA).
+    """Seat of this worker in vLLM's process groups. `latent`: the model's KV has one head (MLA).
 
     Source: vLLM 0.32.0, distributed/parallel_state.py; config/model.py, ModelConfig.
     """
@@ -106,7 +122,7 @@ def gather(mine: Any) -> list[Any]:
 
 
 def moment(there: str) -> DeviceEvent | None:
-    """Behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
+    """Event behind all that this thread's stream has been asked for; None on a CPU, where it is done."""
     if there == HOST:
         return None
     import torch
@@ -117,7 +133,7 @@ def moment(there: str) -> DeviceEvent | None:
 
 
 def instruction_set(tensor: Any, latent: bool) -> str:
-    """For which the CPU backend orders K and V inside a block; empty on another device.
+    """Instruction set for which the CPU backend orders K and V inside a block; empty on another device.
 
     Source: vLLM 0.32.0, v1/attention/backends/cpu_attn.py, _get_attn_isa().
     """

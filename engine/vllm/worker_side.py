@@ -96,7 +96,7 @@ class WorkerSide(Core):
     # What vLLM's side calls, on the main thread.
 
     def obey(self, orders: Sequence[Order]) -> None:
-        """Before the forward pass of the step that the orders came with."""
+        """Obey orders before the forward pass of the step that they came with."""
         self._computing = tuple(order for order in orders if isinstance(order, Progress))
         for order in orders:
             try:
@@ -191,7 +191,7 @@ class WorkerSide(Core):
         keep: Keep,
         load: Load | None = None,
     ) -> None:
-        """There is nothing to load: our side of a queue does not borrow (dialects.py)."""
+        """Send a prefill to vLLM, with nothing to load: this side of a queue does not borrow (dialects.py)."""
         assert load is None
         params: Mapping[str, Any] = {}
         if self._fellows is not None and isinstance(keep.ticket, ForReaders):
@@ -206,7 +206,7 @@ class WorkerSide(Core):
             raise
 
     def abort(self, request_id: str) -> None:
-        """Only a prefill of our own can be ended from here; others are their client's."""
+        """End a prefill of this worker's own; others are their client's."""
         self._calls.cancel(request_id)
 
     # Orders.

@@ -74,7 +74,7 @@ def read(data: bytes) -> ResumedChunk:
 
 
 def without_ids(event: bytes) -> bytes:
-    """As the engine would have written it had the gateway not asked for ids.
+    """The event as the engine would have written it had the gateway not asked for ids.
 
     Inside a text the quotes would stand behind backslashes, so this cannot be text.
     """

@@ -80,7 +80,7 @@ class Gathering:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing has been said."""
+        """Begin anew, with nothing gathered."""
         self.begun = False
         self._splitter = sse.Splitter()
         self._head: dict[str, Any] = {}

@@ -90,7 +90,7 @@ class Resuming:
         return record.committed is not None
 
     def as_asked(self, call: Call) -> Call:
-        """For the record: the client's call, under the id of this attempt."""
+        """The client's call for the record, under the id of this attempt."""
         return self._asked.retried(call.attempt_id)
 
     async def deliver(self, answer: Answer, record: Record) -> None:

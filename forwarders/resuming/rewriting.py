@@ -81,7 +81,7 @@ class Rewriting:
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """Without details: an engine that goes on knows only its own part."""
+    """Usage without details: an engine that goes on knows only its own part."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,

@@ -12,7 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.adaptive.leader import Leader
 from pdgate.gateway.adaptive.record import (
     REMEMBERED,
@@ -61,16 +63,15 @@ class Adapting:
         self._clock = clock
         self._wall = wall
         self._beat = 0
-        self._complaint = ""
+        self._complaint = Complaint(
+            log, "sides stay as they are, as they cannot be shared", "sides are shared again"
+        )
 
     async def run(self) -> None:
-        """Until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Run until cancelled."""
         next_round = self._clock()
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 self.look()
                 if self._clock() >= next_round:
                     next_round = self._clock() + self._period_seconds
@@ -89,17 +90,11 @@ class Adapting:
         if store is None:
             self._decide()
             return
-        try:
+        with self._complaint.catching(StoreAway):
             self._hear(await store.read())
             if self.leader.leads(self._clock()):
                 self._decide()
                 await store.pin(to_bytes(self._record()))
-        except StoreAway as error:
-            self._complain(str(error))
-        else:
-            if self._complaint:
-                log.info("sides are shared again")
-            self._complaint = ""
 
     def _hear(self, found: bytes | None) -> None:
         """What another process has decided is done here too."""
@@ -131,9 +126,3 @@ class Adapting:
         self._beat += 1
         sides = {name: _SIDES[side] for name, side in self.sides.decided().items()}
         return RoleRecord(self.leader.own, self._beat, sides, tuple(self.changes))
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many rounds."""
-        if why != self._complaint:
-            log.warning("sides stay as they are, as they cannot be shared: %s", why)
-        self._complaint = why

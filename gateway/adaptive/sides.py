@@ -37,7 +37,7 @@ class Sides:
         self._turning: dict[str, float] = {}
 
     def put(self, instance_id: str, side: Role) -> None:
-        """From now on, or from when it has done what it had to do on the other side."""
+        """Put an engine on a side, now or when it has done what it had to do on the other."""
         before = self._of.get(instance_id)
         if before is side or self._endpoints.get(instance_id) is None:
             return
@@ -48,7 +48,7 @@ class Sides:
         self.settle()
 
     def settle(self) -> None:
-        """Who has done its old work begins with the new; who has come back goes on as before."""
+        """Begin the new work of engines that have done their old; those that have come back go on as before."""
         now = self._clock()
         for instance_id, side in list(self._of.items()):
             endpoint = self._endpoints.get(instance_id)
@@ -71,7 +71,7 @@ class Sides:
         ]
 
     def of(self, endpoint: Endpoint) -> str:
-        """In a word, for operators."""
+        """The side of an engine in a word, for operators."""
         instance = endpoint.instance
         if instance.id in self._turning:
             return "turning"
@@ -110,6 +110,6 @@ def _moves(endpoint: Endpoint) -> bool:
 
 
 def group_name(group: object) -> str:
-    """Of a group of engines, for operators: the models that it serves."""
+    """Name of a group of engines, for operators: the models that it serves."""
     assert isinstance(group, tuple)
     return ",".join(sorted(group[1]))

@@ -9,7 +9,7 @@ and one that starts later too. It stays said while an engine is away, and for an
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends
 
@@ -22,6 +22,10 @@ from pdgate.protocols.errors import NotFound
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.neighbours import calls_of_this_gateway
+
+if TYPE_CHECKING:
+    # Not every gateway has the console.
+    from pdgate.gateway.console.cards import More
 
 PATH = "/admin/instances"
 
@@ -46,11 +50,11 @@ def routes(
     instances: Endpoints,
     drained: SharedSetting[Drained],
     token: str,
-    more: Callable[[Endpoint], Mapping[str, Any]] = nothing_more,
+    more: "More" = nothing_more,
     let_in: Callable[[str], Awaitable[None]] | None = None,
 ) -> APIRouter:
-    """`token` is not empty; `more` adds what else is known of an instance; `let_in` is told of what is
-    undrained, where a weight update may have left it out."""
+    """`token` is not empty; `more` adds what else is known of an instance; `let_in` gets the id of what
+    is undrained, where a weight update may have left it out."""
     router = APIRouter(dependencies=[Depends(knows(token))])
 
     @router.get(PATH)

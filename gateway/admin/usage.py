@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Query
 
 from pdgate.gateway.admin.bearer import knows
+from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.tenants.tenants import Tenants
 from pdgate.protocols.errors import NotFound
 
@@ -29,7 +30,10 @@ def routes(tenants: Tenants, token: str) -> APIRouter:
         key: str = "", after: str = "", limit: Annotated[int, Query(ge=1, le=LIMIT)] = 100
     ) -> dict[str, Any]:
         """Tokens and calls of API keys: today (UTC), in all, and what is left of their limits."""
-        states = {state.name: state for state in tenants.authenticator.states()}
+        # A tenant may have several, one for each rule of its tokens; the last one is of its last token.
+        states: dict[str, list[KeyState]] = {}
+        for state in tenants.authenticator.states():
+            states.setdefault(state.name, []).append(state)
         if key:
             if key not in states:
                 raise NotFound(f"no API key has the name {key!r}")
@@ -40,7 +44,14 @@ def routes(tenants: Tenants, token: str) -> APIRouter:
         tenants.tell()
         shown = names[:limit]
         return {
-            "usage": [{"key": name, **await tenants.usage(states[name])} for name in shown],
+            "usage": [
+                {
+                    "key": name,
+                    **await tenants.usage(states[name][-1]),
+                    "running": sum(state.running for state in states[name]),
+                }
+                for name in shown
+            ],
             "more": len(names) > len(shown),
             "shared": tenants.shared is not None and not tenants.shared.away,
         }

@@ -1,4 +1,4 @@
-"""Where calls wait until there is room for them, each for its turn, and not for ever.
+"""Gate of admission: calls wait there until there is room for them, each for its turn, and not for ever.
 
     with gate.turn(call.model, LinePlace(urgency, tenant, tokens)) as turn:
         if turn.waits:
@@ -13,7 +13,7 @@ future or a timer. Who waits is let in when a call ends, when an engine has read
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from time import monotonic, monotonic_ns
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import Final, Protocol, Self
 
 from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, Overloaded
 from pdgate.scheduling.admission import (
     NEVER,
@@ -36,6 +37,8 @@ from pdgate.scheduling.admission import (
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoints import Endpoints
 
+NOTHING: Final[Mapping[str, int]] = {}
+
 TICK_SECONDS: Final = 0.25
 NEIGHBOURS_SECONDS: Final = 0.005
 """How soon a place that another process leaves is taken."""
@@ -43,6 +46,11 @@ LONGEST_ADVICE_SECONDS: Final = 60
 
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
 LATE = "late"
+
+
+def nothing_cached(call: Call) -> Mapping[str, int]:
+    """Where nobody knows."""
+    return NOTHING
 
 
 class GivesWay(Protocol):
@@ -55,7 +63,7 @@ class GivesWay(Protocol):
     gave_way: Counter[tuple[str, str]]
 
     def turn(self, name: str | None, place: LinePlace) -> "FreeTurn":
-        """That of a call that may give way. Raises Overloaded."""
+        """Turn of a call that may give way. Raise Overloaded."""
 
     def has_less_urgent(self, urgency: int) -> bool:
         """Whether such calls run."""
@@ -78,15 +86,24 @@ class Gate:
     """
 
     def __init__(
-        self, limits: Limits, endpoints: Endpoints, lines: SharedLines | None = None
+        self,
+        limits: Limits,
+        endpoints: Endpoints,
+        lines: SharedLines | None = None,
+        cached: Callable[[Call], Mapping[str, int]] = nothing_cached,
     ) -> None:
-        """`lines`: those of other processes, if any; the limits of engines hold for all of them."""
+        """
+        Args:
+            lines: Those of other processes, if any; the limits of engines hold for all of them.
+            cached: Instance id -> tokens of a call's prompt that it has: so much sooner it is read.
+        """
         self.refused: Counter[tuple[str, str]] = Counter()
         self.giving_way: GivesWay | None = None
         self.limits = limits
         self._room = Room(limits)
         self._endpoints = endpoints
         self._lines = lines
+        self._cached = cached
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self.models: dict[str, WaitingModel] = {}
@@ -95,7 +112,7 @@ class Gate:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn(self, name: str | None, place: LinePlace, may_give_way: bool = True) -> "FreeTurn":
-        """For a model's next call, which is to be entered at once. Raises Overloaded."""
+        """Turn of a model's next call, to be entered at once. Raise Overloaded."""
         if place.urgency > ORDINARY and may_give_way and self.giving_way is not None:
             return self.giving_way.turn(name, place)
         try:
@@ -120,7 +137,7 @@ class Gate:
         return self._turn(name or "", eligible, model, place)
 
     def put(self, limits: Limits) -> None:
-        """Other limits, for who waits, too."""
+        """Put other limits in force, for calls that wait, too."""
         self.limits, self._room = limits, Room(limits)
         for model in self.models.values():
             model.eligible = None
@@ -128,7 +145,7 @@ class Gate:
         self.look()
 
     def look(self) -> None:
-        """There may be room now."""
+        """Let calls in for which there is room by now."""
         if not self.line_length:
             return
         for name, model in self.models.items():
@@ -154,7 +171,9 @@ class Gate:
             self._check_outlook(key, eligible, place, longest)
         if not model.waiters and self._room_for(eligible, model):
             return self._let_in(model)
-        place.due = self._room.due(eligible, place.tokens, monotonic())
+        room, tokens = self._room, place.tokens
+        cached = NOTHING if place.call is None else self._cached(place.call)
+        place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
@@ -357,7 +376,7 @@ class WaitingModel:
 
 
 class FreeTurn:
-    """Of calls that need not wait, as a block; nothing may be awaited before it is entered.
+    """Turn of a call that need not wait, as a block; nothing may be awaited before it is entered.
 
     Attributes:
         waits: Others are before it: in the block, `come` is to be awaited first.

@@ -63,7 +63,7 @@ class GivingWayGate:
         return any(level > urgency for level in self._running)
 
     def consider(self) -> None:
-        """Soon, if it was a moment ago."""
+        """Consider the calls that wait; soon, if it was done a moment ago."""
         if not self._running or self._timer is not None:
             return
         now = monotonic()
@@ -109,7 +109,7 @@ class GivingWayGate:
         self._running.setdefault(turn.place.urgency, {})[turn] = None
 
     def left(self, turn: "LowTurn") -> None:
-        """It holds no engine any more."""
+        """Forget a turn that holds no engine any more."""
         level = self._running.get(turn.place.urgency)
         if level is not None:
             level.pop(turn, None)
@@ -187,7 +187,7 @@ class GivingWayGate:
 
 
 class LowTurn(FreeTurn):
-    """Of one call that may give way, as a block.
+    """Turn of a call that may give way, as a block.
 
     Attributes:
         place: Its first one, with its urgency.
@@ -210,7 +210,7 @@ class LowTurn(FreeTurn):
         self.pausing = Pausing(self.again)
 
     def urgency(self, now: float) -> int:
-        """As its waiting has raised it."""
+        """Urgency as the waiting has raised it."""
         waits = now - self.since if self in self._model.paused else 0.0
         return raised(self.place.urgency, self._waited + waits)
 

@@ -33,9 +33,10 @@ def urgency(headers: RequestHeaders, own: int) -> int:
 
 
 def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) -> LinePlace | None:
-    """None for what takes nothing that calls wait for. Raises BadRequest."""
+    """Return the place of a call in line; None if it takes nothing that calls wait for. Raise BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
     if key_state is None:
-        return LinePlace(urgency(headers, ORDINARY), "", call.prompt_tokens)
-    return LinePlace(urgency(headers, key_state.priority), key_state.name, call.prompt_tokens)
+        return LinePlace(urgency(headers, ORDINARY), "", call.prompt_tokens, call=call)
+    own, name = key_state.priority, key_state.name
+    return LinePlace(urgency(headers, own), name, call.prompt_tokens, call=call)

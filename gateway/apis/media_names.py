@@ -44,9 +44,13 @@ _object = msgspec.json.Decoder(dict[str, Raw])
 _hashes = msgspec.json.Decoder(dict[str, list[str | None]])
 
 
+LIST: Final = ord("[")
+"""A number, which is found in half the time that a byte takes."""
+
+
 def may_have_parts(path: str, body: bytes) -> bool:
     """A quick look: in a chat a part stands in a list within that of the messages, so most have none."""
-    return path != CHAT or body.find(b"[", body.find(b"[") + 1) > 0
+    return path != CHAT or body.find(LIST, body.find(LIST) + 1) > 0
 
 
 def kept_apart(call: Call, tenant: str) -> Call:

@@ -9,8 +9,10 @@ sharing     the state that settings ask for, and which process serves batches: a
 blobs       contents of files, in a folder or at a storage
 archive     those, for the event loop
 upload      a form with a file, written as it comes
+operations  what owners do with their files and batches
 routes      /v1/files and /v1/batches
 answering   one line through the service, until it has its answer
 reading     lines of an input, as memory allows
+serving     one batch, from its input to its files
 runner      the one process that serves batches
 """

@@ -76,7 +76,7 @@ class Caller:
     Attributes:
         memory: For answers, as of all that the gateway holds.
         key: Returns the state of the key that the batch belongs to; None where no keys are asked for.
-            Raises LookupError where that key is no more.
+            Raises LookupError where that key is no more, RateLimited for one of too many tenants.
     """
 
     service: Service
@@ -89,13 +89,16 @@ class Caller:
         """Return what came of the line, however long that takes."""
         began, pause, failures = monotonic(), FIRST_PAUSE_SECONDS, 0
         while True:
-            try:
-                key = self.key()
-            except LookupError:
-                said = "the API key that the batch belongs to is no more"
-                return errored(BrokenLine(line.number, line.custom_id, "invalid_api_key", said))
             with WholeAnswer(self.memory) as client:
-                await self.service.handle(self.endpoint, HEADERS, line.body, client, key)
+                try:
+                    key = self.key()
+                except LookupError:
+                    said = "the API key that the batch belongs to is no more"
+                    return errored(BrokenLine(line.number, line.custom_id, "invalid_api_key", said))
+                except RateLimited as refused:
+                    client.error = refused
+                else:
+                    await self.service.handle(self.endpoint, HEADERS, line.body, client, key)
                 error = client.error
                 if error is None:
                     return answered(line, client.status, client.call_id, bytes(client.body))

@@ -71,6 +71,7 @@ class BatchObject(msgspec.Struct, frozen=True):
     """
     Attributes:
         owner: As of a file.
+        rule: Of the token that began it (ApiKey.rule).
         errors: Why it failed: code, message, param and line of each.
         total, completed, failed: Lines; the last two count once it has ended.
         ends_as: What it becomes behind its finalizing.
@@ -90,6 +91,7 @@ class BatchObject(msgspec.Struct, frozen=True):
     completed: int = 0
     failed: int = 0
     ends_as: BatchStatus = BatchStatus.COMPLETED
+    rule: str = ""
     output_file_id: str | None = None
     error_file_id: str | None = None
     in_progress_at: int | None = None
@@ -107,7 +109,7 @@ class BatchObject(msgspec.Struct, frozen=True):
     def as_json(self, counts: tuple[int, int]) -> dict[str, Any]:
         """`counts`: lines with an answer, and with an error."""
         fields = msgspec.structs.asdict(self)
-        for name in ("owner", "total", "completed", "failed", "ends_as"):
+        for name in ("owner", "rule", "total", "completed", "failed", "ends_as"):
             del fields[name]
         fields["errors"] = {"object": "list", "data": self.errors} if self.errors else None
         fields["request_counts"] = {
@@ -158,5 +160,5 @@ def window_seconds(text: str) -> int:
 
 
 def new_id(kind: str) -> str:
-    """Of 128 random bits: who knows one id must not guess another."""
+    """Make an id of 128 random bits: no id lets its owner guess another."""
     return f"{kind}{secrets.token_hex(16)}"

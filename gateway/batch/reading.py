@@ -21,7 +21,7 @@ LOOK_SECONDS: Final = 0.25
 
 
 class Reading:
-    """Of all batches of this process."""
+    """Reader of the lines of all batches of this process."""
 
     def __init__(self, archive: Archive, crowd: Crowd, most_body_bytes: Callable[[], int]) -> None:
         self._most_body_bytes = most_body_bytes
@@ -56,7 +56,7 @@ class Reading:
                 crowd.give_back(held)
 
     def done(self, line: BatchLine | BrokenLine) -> None:
-        """It is no more in memory."""
+        """Count a line as held no more."""
         self._crowd.give_back(_size(line))
 
 

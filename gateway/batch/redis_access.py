@@ -12,6 +12,7 @@ from typing import Any, Final
 from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
 from pdgate.cluster.redis_client import asked, client
 from pdgate.gateway.batch.redis_scripts import LEADER, LOST
@@ -36,7 +37,9 @@ class BatchRedis:
         self._scripts: dict[str, AsyncScript] = {}
         self._free = asyncio.Semaphore(AT_ONCE)
         self._again = 0.0
-        self._complaint = ""
+        self._complaint = Complaint(
+            log, "the state of batches", "the state of batches is there again"
+        )
 
     async def run(self, script: str, *words: Word) -> Any:
         """Raise StateAway, LeadLost. What a script that was not answered has done is not known."""
@@ -70,11 +73,9 @@ class BatchRedis:
                         raise LeadLost("another process serves batches") from None
                 else:
                     self._again = monotonic() + AWAY_SECONDS
-                self._complain(str(error))
+                self._complaint.about(str(error))
                 raise self._away() from error
-        if self._complaint:
-            log.info("the state of batches is there again")
-            self._complaint = ""
+        self._complaint.over()
         return found
 
     async def close(self) -> None:
@@ -84,9 +85,3 @@ class BatchRedis:
         return StateAway(
             "the state of batches cannot be reached", retry_after_seconds=RETRY_SECONDS
         )
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many questions."""
-        if why != self._complaint:
-            log.warning("the state of batches: %s", why)
-        self._complaint = why

@@ -5,8 +5,8 @@
     write  refused, in the same step in which it would be done, without the token (redis_scripts.py)
 
 A process that is stopped for longer than its lease, or sees Redis no more, may think that it leads while another does:
-its first write tells it otherwise, and has done nothing. A lease that is over but that nobody has taken is still its
-owner's. So a Redis that was away costs no line: who could not ask waits, when Redis is back, until who led has had time to
+its first write tells it otherwise, and has done nothing. A lease that is over but that no process has taken is still its
+owner's. So a Redis that was away costs no line: the others wait, when Redis is back, until the leader has had time to
 renew. Times are those of Redis' clock.
 """
 

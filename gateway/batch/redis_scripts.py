@@ -92,7 +92,7 @@ redis.call('HSET', P .. 'leader', 'until', string.format('%.0f', now + ARGV[2]))
 return 1
 """
 )
-"""Also where the lease was over, and nobody has taken it."""
+"""Renews the lease, also where it was over and no other process has taken it."""
 
 RESIGN: Final = (
     _FENCED

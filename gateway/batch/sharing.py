@@ -30,7 +30,7 @@ class Lead(Protocol):
 
 
 class HostLock:
-    """See `Lead`. The lock ends with its process, however that ends, and nobody takes it away before."""
+    """Lead by a lock of this host, which ends with its process, however that ends, and never before."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -8,6 +8,7 @@ storage that is away, or of a process that dies: what is loose for longer than i
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -29,7 +30,7 @@ class StateAway(GatewayError):
 
 
 class LeadLost(StateAway):
-    """Nothing is written: another process serves batches by now."""
+    """Another process serves batches by now, and nothing is written."""
 
 
 class StoredBatch(msgspec.Struct, frozen=True):
@@ -37,6 +38,26 @@ class StoredBatch(msgspec.Struct, frozen=True):
 
     files: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """
+    Attributes:
+        concurrency: Lines under way, of all batches.
+        most_file_bytes: Of an input.
+        most_lines: Of a batch.
+        most_unfinished: Batches of one owner.
+        most_stored: Files of one owner.
+        keep_seconds: Until a file is deleted, unless its owner says less; batches are forgotten then, too.
+    """
+
+    concurrency: int
+    most_file_bytes: int
+    most_lines: int
+    most_unfinished: int
+    most_stored: StoredBatch
+    keep_seconds: int
 
 
 class BatchState(Protocol):

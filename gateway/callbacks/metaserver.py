@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 class Metaserver:
     """
     Attributes:
-        url: That engines are told.
+        url: Address that engines get.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Metaserver:
         self._turns = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until it is cancelled; may be run again then."""
+        """Run until cancelled; may be run again then."""
         # The server closes its socket when it ends. To wait for its connections would take READ_SECONDS.
         sock = self._sock.dup()
         server = await asyncio.start_server(self._serve, sock=sock, limit=MOST_HEAD_BYTES)

@@ -61,7 +61,7 @@ class CallbackPorts:
 
     @classmethod
     def of(cls, settings: Settings) -> "CallbackPorts | None":
-        """None where no engine of these protocols calls back. Raises ConfigError."""
+        """Return the ports; None where no engine of these protocols calls back. Raise ConfigError."""
         protocols = {one.protocol for one in settings.fleet}
         # What a directory announces may be of these.
         protocols |= {

@@ -34,7 +34,7 @@ def serve(
 
 
 def run(command: str, config: Path | None, flags: dict[str, Any]) -> None:
-    """The gateway that a file and flags describe, until it is told to stop. `command`: how complaints begin."""
+    """Run the gateway that a file and flags describe, until a signal ends it. `command`: how complaints begin."""
     from pdgate.gateway.config import ConfigError
     from pdgate.gateway.lifecycle.source import SettingsSource
 

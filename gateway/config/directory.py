@@ -12,7 +12,7 @@ from pdgate.gateway.config.settings import Settings
 
 
 def directory_of(settings: Settings) -> Directory | None:
-    """It connects to nothing yet. Raises ConfigError."""
+    """Make the directory, which connects to nothing yet. Raise ConfigError."""
     name = settings.directory or ("etcd" if settings.etcd else "")
     if not name:
         if settings.directory_options:

@@ -50,7 +50,7 @@ def kv_address(text: str) -> str:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Of a listener; port 0 takes a free one, and the host has no brackets. Raises ValueError."""
+    """Host and port of a listener; port 0 takes a free one, and the host has no brackets. Raise ValueError."""
     parts = urlsplit(f"//{text}")
     try:
         port = parts.port

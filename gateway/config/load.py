@@ -1,4 +1,4 @@
-"""From a TOML file and flags to one checked tree."""
+"""Loading of a configuration: a TOML file and flags become one checked tree."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -46,7 +46,7 @@ def timeouts_of(section: TimeoutsSection) -> Timeouts:
 
 
 def total_time_of(settings: Settings) -> TotalTime | None:
-    """None where no call has a limit."""
+    """Return the limits on total time; None where no call has one."""
     of_models = {
         model: times.total_seconds for model, times in timeouts_of_models(settings).items()
     }

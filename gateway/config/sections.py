@@ -33,7 +33,7 @@ _BREAKER = BreakerLimits()
 
 
 class ListenSection(Section, panel=CONNECTION):
-    """Where clients find us. Port 0 takes a free one."""
+    """The address that clients connect to. Port 0 takes a free one."""
 
     host: Annotated[str, Setting("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=HIGHEST_PORT), Setting("0 takes a free one.")] = 8000
@@ -220,7 +220,7 @@ class TlsSection(Section, panel=SECURITY):
 
 
 class EngineTlsSection(Section, panel=SECURITY):
-    """For engines with https URLs."""
+    """TLS to engines with https URLs."""
 
     ca_file: Annotated[
         str, Setting("Who signed the certificates of engines.", "--engine-ca-file")
@@ -275,10 +275,10 @@ class AdmissionSection(Section, panel=LIMITS):
     """What a prefill engine may have to read, in seconds. While all have more, calls wait in the
     gateway, and those that can still be in time (targets.ttft_seconds) go before those that are late."""
     late_share: Annotated[
-        Annotated[float, Field(ge=0, le=1)], Setting("Of prompt tokens, for late calls.")
-    ] = 0.1
-    """With prefill_seconds: of the prompt tokens that begin, what is for late calls while others
-    wait that can be in time."""
+        Annotated[float, Field(ge=0, le=1)], Setting("Of reading, for late calls.")
+    ] = 0.05
+    """With prefill_seconds: of the time for which prompts are read that begin, what is for late calls while
+    others wait that can be in time."""
     waiting: Annotated[Count, Setting("Calls that may wait for a model.", "--max-waiting")] = 1000
     """Calls that may wait for one model; others get 429."""
     wait_seconds: Annotated[Seconds, Setting("Seconds that one may wait.", "--max-wait")] = 30.0

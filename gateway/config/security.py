@@ -1,4 +1,4 @@
-"""From the settings to what security is made of; reads the files that they name."""
+"""Security as the settings describe it; reads the files that they name."""
 
 from importlib.util import find_spec
 

@@ -28,7 +28,7 @@ class CallRow(msgspec.Struct, frozen=True):
     """
     Attributes:
         path: As Record.path: disaggregated, local, decode_only, prefill_only, plain; "" yet.
-        prefill, decode: Ids of the last attempt's instances; "" for none. `decode` is whoever
+        prefill, decode: Ids of the last attempt's instances; "" for none. `decode` is the one that
             answers, a plain instance too.
         started, ended: Unix seconds; `ended` is None while it runs.
         first_byte_ms: From its arrival to the first byte that the client got; None before that.

@@ -116,7 +116,7 @@ def together(parts: Iterable[Iterable[PulseSlot]]) -> list[PulseSlot]:
 
 
 def quantiles(shares: Sequence[float], buckets: Mapping[str, float]) -> list[float]:
-    """For each share, in order, the value below which it is; nothing where nothing was counted.
+    """Values below which each share is, in order; nothing where nothing was counted.
 
     What lies beyond the last bound is taken to be there.
     """

@@ -45,7 +45,7 @@ class Siblings:
         self._path = own_path(folder, "ask")
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         if len(os.fsencode(self._path)) > MOST_PATH_BYTES:
             # As where that of the temporary folder is long already. Trying again would not help.
             log.warning("the console shows each worker alone: %s is too long a path", self._path)

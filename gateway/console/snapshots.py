@@ -58,7 +58,7 @@ class Snapshots:
         return None if self._siblings is None else self._siblings.run
 
     async def latest(self) -> bytes:
-        """At most GOOD_SECONDS old."""
+        """A snapshot of at most GOOD_SECONDS."""
         async with self._making:
             if not self._last or monotonic() - self._made > GOOD_SECONDS:
                 self._last = _encode(await self._make())

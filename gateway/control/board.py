@@ -36,7 +36,7 @@ class ControlBusy(GatewayError):
 
 
 class ControlBoard(ABC):
-    """Seen by one process; all raise StoreAway where it cannot be reached."""
+    """Store of held models, as one process sees it; all raise StoreAway where it cannot be reached."""
 
     @abstractmethod
     async def read(self) -> bytes | None:
@@ -75,11 +75,11 @@ class ControlBoard(ABC):
     async def _end_turn(self) -> None: ...
 
     def close(self) -> None:
-        """We live no longer."""
+        """Take this process off the board for good."""
         return
 
     async def leave(self) -> None:
-        """We say nothing for now."""
+        """Take this process off the board for now."""
         return
 
 

@@ -4,7 +4,7 @@
     hold     calls that come wait, in all processes
     quiet    those that run have ended, or are ended; all processes have said so
     ask      all engines at once
-    flush    what has new weights is told to empty its KV caches; indexes of prefixes are emptied here
+    flush    engines with new weights empty their KV caches; indexes of prefixes are emptied here
     release  calls go on, with engines that did all of it; the others are left out
 
 No call ever meets two weights: an engine that failed, or from which no answer came, is left out before calls go

@@ -19,7 +19,9 @@ from typing import Final
 import msgspec
 from pydantic import ValidationError
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.control.board import ControlBoard
 from pdgate.gateway.control.holds import Holds
 from pdgate.gateway.control.state import HeldState
@@ -73,7 +75,9 @@ class Following:
     prober: Prober
     leave_out: Callable[[Collection[str]], None]
     lease: bool = False
-    _complaint: str = ""
+    _complaint: Complaint = field(
+        default_factory=lambda: Complaint(log, "what is held cannot be read")
+    )
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
@@ -81,17 +85,11 @@ class Following:
         return self.holds.state
 
     async def run(self) -> None:
-        """Until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Run until cancelled."""
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
-                try:
+            while not is_cancelled():
+                with self._complaint.catching(StoreAway):
                     await self.look()
-                    self._complain("")
-                except StoreAway as error:
-                    self._complain(str(error))
                 # What was known last is in force while the store is away.
                 self.holds.fresh(FRESH_SECONDS if self.lease else float("inf"))
                 await asyncio.sleep(HELD_SECONDS if self.state.held else IDLE_SECONDS)
@@ -109,7 +107,7 @@ class Following:
         return self.state
 
     async def take(self, state: HeldState) -> None:
-        """In force here from now on. Raises StoreAway where it cannot be told that it is."""
+        """Put a state in force here. Raise StoreAway where that cannot be announced."""
         # One after the other, as engines may have to be waited for; what is older comes too late.
         async with self._taking:
             if state.version > self.state.version:
@@ -140,15 +138,9 @@ class Following:
         for endpoint in asleep:
             self.prober.look_again(endpoint.instance.id)
         until = monotonic() + AWAKE_SECONDS
-        # Nobody tells of a single look.
+        # The prober has no event for a single look.
         while any(one.asleep for one in asleep) and monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(HELD_SECONDS)
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many looks."""
-        if why and why != self._complaint:
-            log.warning("what is held cannot be read: %s", why)
-        self._complaint = why
 
 
 def _state(found: bytes, before: HeldState) -> HeldState:

@@ -2,7 +2,7 @@
 
     with every call                  await holds.come(record) ... holds.over(record)
     what all processes know          take(state): who waits, who goes on, who is ended
-    whoever changes engines asks     running(models)
+    a change of engines waits for    running(models)
 
 A call that runs has what it began with, retries too; it counts until it is over. One that waits does so
 for `wait_seconds` at most, and no more than `most_waiting` do; others get 503 with Retry-After.
@@ -78,7 +78,7 @@ class Holds:
         return model
 
     def over(self, record: Record) -> None:
-        """However it ended."""
+        """Forget a call, however it ended."""
         self._running.pop(id(record), None)
 
     def ended(self, record: Record) -> GatewayError | None:

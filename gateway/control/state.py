@@ -50,7 +50,7 @@ class HeldState(Section):
         return self._next(held=held)
 
     def release(self, models: Iterable[str], why: Collection[str]) -> "HeldState":
-        """Without these reasons; those that are left go on."""
+        """State without these reasons; models with none left go on."""
         held = dict(self.held)
         for model in models:
             left = tuple(one for one in held.pop(model, ()) if one not in why)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 
 class Effect(Enum):
-    """Of a route on calls."""
+    """Effect of a route on calls."""
 
     ASK = auto()
     PAUSE = auto()

@@ -18,7 +18,7 @@ from functools import partial
 from time import thread_time
 
 from pdgate.cluster.directory import Directory, Event, Listed, Lost, Refused, Resumed
-from pdgate.cluster.jobs import Run
+from pdgate.cluster.jobs import Run, is_cancelled
 from pdgate.cluster.member import Member
 from pdgate.cluster.roster import Roster
 from pdgate.gateway.discovery.adopt import Adopt, UnusableMember
@@ -39,7 +39,7 @@ TURN_SECONDS = 0.005
 
 
 class EntryComplaints:
-    """About entries: the first few in words, the rest by their number."""
+    """Log of bad entries: the first few in words, the rest by their number."""
 
     def __init__(self) -> None:
         self._said = 0
@@ -125,12 +125,11 @@ class Feed:
         return jobs
 
     async def follow(self) -> None:
-        """Until cancelled. A directory that fails, as another package's may, counts as lost."""
-        task = asyncio.current_task()
+        """Follow the directory until cancelled. One that fails, as another package's may, counts as lost."""
         try:
             await self._directory.follow(self.tell)
         finally:
-            if task is None or not task.cancelling():
+            if not is_cancelled():
                 self.tell(Lost("what follows it has failed, and starts anew"))
 
     def tell(self, event: Event) -> None:
@@ -157,7 +156,7 @@ class Feed:
         return roster.in_use if roster.listed and roster.degraded is None else None
 
     async def keep_equal(self) -> None:
-        """After what was told, and when the time of the doubted has come."""
+        """Make the engines those of the directory, after each event and when the doubted are due."""
         # What was told before it failed, if it is started anew, is still to be put into use.
         self._told.set()
         while True:

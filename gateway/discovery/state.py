@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pdgate.cluster import remembered
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.member import Member
 from pdgate.cluster.remembered import BadFile, Remembered
 
@@ -31,10 +32,10 @@ class DiscoveryState:
         self._path = folder / FILE_NAME
         self._clock = clock
         self._changed = asyncio.Event()
-        self._complaint = ""
+        self._complaint = Complaint(log, "the engines are not remembered for the next start")
 
     def recall(self) -> Remembered | None:
-        """None if there is nothing that can be used; the log says why."""
+        """Return what was remembered; None if nothing can be used, and the log says why."""
         try:
             return remembered.read(self._path, self._clock())
         except BadFile as error:
@@ -59,12 +60,6 @@ class DiscoveryState:
         try:
             await asyncio.to_thread(remembered.write, self._path, members, self._clock())
         except OSError as error:
-            self._complain(f"{self._path}: {error.strerror}")
+            self._complaint.about(f"{self._path}: {error.strerror}")
         else:
-            self._complain("")
-
-    def _complain(self, why: str) -> None:
-        """Once per reason."""
-        if why and why != self._complaint:
-            log.warning("the engines are not remembered for the next start: %s", why)
-        self._complaint = why
+            self._complaint.over()

@@ -2,7 +2,7 @@
 
 Data planes speak TLS to a picker and do not look at whose certificate it is, as the picker of the Gateway API inference extension
 makes one at each start (kubernetes-sigs/gateway-api-inference-extension 84436a9, internal/tls/tls.go). So does this one, unless files
-are named. It keeps who listens in between from reading, and nobody from answering in the picker's place.
+are named. It keeps eavesdroppers from reading, and no machine from answering in the picker's place.
 """
 
 from datetime import UTC, datetime, timedelta

@@ -71,7 +71,7 @@ class Conversation:
         self._observes = False
 
     async def answers(self, message: Message) -> Iterable[Message]:
-        """To one message, to be sent before the next is read. Raises WrongOrder."""
+        """Answers to one message, to be sent before the next is read. Raise WrongOrder."""
         self._observes = self._observes or message.observability_mode
         try:
             found: Iterable[Message] = await self._answers(message)

@@ -3,7 +3,7 @@
     head(200)                 the prompt has been read, by prefill if there was one
     head(5xx), served=other   the engine failed; Envoy went on to another of the list
     piece, piece, ended()     what it took, as far as the answer says
-    left()                    whoever asked has gone, or Envoy ended the exchange
+    left()                    the client has gone, or Envoy ended the exchange
 
 Envoy's own word about an upstream that cannot be reached is a response of 5xx like any other.
 """
@@ -40,7 +40,7 @@ class ServedEndpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndpointChoice:
-    """What the data plane is told.
+    """Answer to the data plane.
 
     Attributes:
         destinations: Address -> engine, in the order in which they are to be tried.
@@ -61,7 +61,7 @@ class EndpointChoice:
 
 @dataclass(slots=True)
 class Reservations:
-    """Of one call.
+    """Reservations of one call.
 
     Attributes:
         answering: Whose answer is the client's; None once it is over.
@@ -103,7 +103,7 @@ class PickedCall:
 
     @property
     def leg(self) -> LegRecord:
-        """To the engine that answers."""
+        """Leg to the engine that answers."""
         return self._leg
 
     @property
@@ -146,7 +146,7 @@ class PickedCall:
         return found
 
     def piece(self, body: bytes) -> None:
-        """Of the answer."""
+        """Take a piece of the answer."""
         self._tail = (
             (self._tail + body)[-TAIL_BYTES:] if len(body) < TAIL_BYTES else body[-TAIL_BYTES:]
         )
@@ -165,7 +165,7 @@ class PickedCall:
         self._end("ok", 200)
 
     def left(self) -> None:
-        """It will not be."""
+        """End a call whose response will not be whole."""
         if self._over:
             return
         gone = asyncio.CancelledError()

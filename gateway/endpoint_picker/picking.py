@@ -77,7 +77,7 @@ class AskedHead:
 
     @staticmethod
     def of(headers: Headers, subset: Sequence[str] | None) -> "AskedHead":
-        """Of headers with Envoy's pseudo-headers."""
+        """Head made of headers with Envoy's pseudo-headers."""
         pseudo = {name: value.decode("latin-1") for name, value in headers if name[:1] == b":"}
         real = [header for header in headers if header[0][:1] != b":"]
         return AskedHead(
@@ -133,14 +133,14 @@ class EndpointPicker:
         return self._intake().call_id(head.headers)
 
     def screen(self, head: AskedHead) -> KeyState | None:
-        """Before its body has come. Raises Draining, Unauthorized, RateLimited, BadRequest."""
+        """Screen a request before its body has come. Raise Draining, Unauthorized, RateLimited, BadRequest."""
         if self._drain.began is not None:
             raise self._drain.refusal()
         authenticator = self._authenticator
         return None if authenticator is None else authenticator.screen(head.headers)
 
     def refused(self, error: GatewayError) -> None:
-        """It never became a call."""
+        """Count a request that never became a call."""
         self._stats.refused(error)
 
     async def pick(self, head: AskedHead, body: bytes, key_state: KeyState | None) -> PickedCall:
@@ -176,6 +176,7 @@ class EndpointPicker:
                     )
                 if turn.waits:
                     await turn.come()
+                    call = record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
             return await self._routed(head, call, record, block)
         except asyncio.CancelledError:
@@ -325,7 +326,7 @@ class EndpointPicker:
         assert answering is not None
         engine = answering.instance
         if not self.fallbacks or call.at or engine.dp_rank is not None:
-            # Of a rank, the header that names it goes to whoever is asked.
+            # The header that names a rank goes to any engine that is asked.
             return ()
         peer = reserved.prefill
         able = [

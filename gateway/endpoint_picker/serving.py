@@ -81,7 +81,7 @@ class PickerServer:
                 ("grpc.so_reuseport", 1),
                 ("grpc.max_receive_message_length", most),
                 ("grpc.max_send_message_length", most),
-                # Of a gateway whose host is gone nobody says so.
+                # No packet says that a gateway's host is gone.
                 ("grpc.keepalive_time_ms", 30_000),
                 ("grpc.keepalive_timeout_ms", 20_000),
                 ("grpc.keepalive_permit_without_calls", 1),

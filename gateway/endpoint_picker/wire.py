@@ -120,7 +120,7 @@ HeaderMutation: Final = _MADE["HeaderMutation"]
 
 
 def headers_of(head: Message) -> list[tuple[bytes, bytes]]:
-    """Of HttpHeaders: names in lower case, pseudo-headers (`:path`) included."""
+    """Headers of HttpHeaders: names in lower case, pseudo-headers (`:path`) included."""
     return [
         (one.key.lower().encode("latin-1", "replace"), one.raw_value or one.value.encode())
         for one in head.headers.headers

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class EngineCounters:
-    """Ever growing numbers of one life of an engine; None for what its page does not have.
+    """Counters of one life of an engine, which only grow; None for what its page does not have.
 
     Attributes:
         computed: Prompt tokens that it computed itself.

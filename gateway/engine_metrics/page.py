@@ -76,7 +76,7 @@ class MetricsPage:
 
 
 async def parse_in_turns(page: bytes, rank: int | None = None) -> MetricsPage:
-    """As `parse`, and others have their turn between slices."""
+    """Parse as `parse` does, with turns for others between slices."""
     if len(page) <= SLICE_BYTES:
         return parse(page, rank)
     sums, at = _Sums(rank), 0

@@ -106,7 +106,7 @@ class MetricsReader:
                 await asyncio.sleep(seconds / len(endpoints))
 
     def age_seconds(self, instance_id: str) -> float | None:
-        """Of the last page; None if there is none."""
+        """Age of the last page; None if there is none."""
         reading = self.readings.get(instance_id)
         return None if reading is None else self._clock() - reading.at
 
@@ -162,7 +162,7 @@ class MetricsReader:
 
 
 def takers(endpoints: Iterable[Endpoint]) -> Mapping[str, int]:
-    """Of prefill engines with one protocol and model there is one queue, if the protocol has any."""
+    """Engine -> how many share its queue: prefill engines of one protocol and model have one, if any."""
     up = [c for c in endpoints if c.may_serve and c.instance.role.serves(Role.PREFILL)]
     kinds = Counter((c.instance.speaks, c.models) for c in up)
     return {c.instance.id: kinds[c.instance.speaks, c.models] for c in up}
@@ -203,7 +203,7 @@ class PrefillQueue:
         self._reader = reader
 
     def as_json(self) -> dict[str, Any] | None:
-        """For /ready; None where no engine has such a queue. Engines as many as say so last."""
+        """Queue for /ready; None where no engine has one. Engines as many as said so last."""
         said = [
             reading.page.queue_up
             for instance_id, reading in self._reader.readings.items()

@@ -350,10 +350,11 @@ class HotCycle:
             front = self._protocol.front
             # As a method it would be looked up anew each time.
             debug = front.debug
+            told = front.shared_lines.told(record.headers)
             lines, self._streams, sized = answer_lines(
                 answer,
                 record.call.id,
-                record.headers if debug is None else [*record.headers, *debug(record)],
+                told if debug is None else told + header_lines(debug(record)),
                 front.wanted,
             )
             self._chunked = not sized

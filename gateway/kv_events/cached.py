@@ -95,7 +95,7 @@ class Cached:
         return found
 
     def _named(self, hashes: Sequence[EngineHash], pages: "Cached") -> Sequence[int]:
-        """Blocks that are told by their names alone."""
+        """Add blocks of which only the names came."""
         known = [(name, pages._key_of[name]) for name in hashes if name in pages._key_of]
         self.orphans += len(hashes) - len(known)
         if len(self._key_of) + len(known) > self._max_blocks:

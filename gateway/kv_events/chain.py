@@ -28,7 +28,7 @@ def root(block_tokens: int) -> int:
 def keys(
     tokens: Sequence[int], block_tokens: int, parent: int, extras: Sequence[Any] = ()
 ) -> Iterator[int]:
-    """Of all whole blocks. Raises OverflowError for what is no token.
+    """Keys of all whole blocks. Raise OverflowError for what is no token.
 
     Args:
         parent: The key before the first; `root` where a prompt begins.

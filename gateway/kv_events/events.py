@@ -57,7 +57,7 @@ class Removed(msgspec.Struct, tag="BlockRemoved", gc=False):
 
 
 class Cleared(msgspec.Struct, tag="AllBlocksCleared", gc=False):
-    """Nothing is cached any more."""
+    """The end of all cached blocks."""
 
 
 class _StoredRow(Stored, tag="BlockStored", array_like=True, gc=False): ...

@@ -5,7 +5,7 @@
     anything else       disks, and what lies further away
 
 Engines that offload name the blocks by the hashes that their pages had (vLLM's OffloadingConnector: without tokens,
-parent or size), or tell of them as of pages (ours). So a block is known in a tier if it is told whole, or if the pages
+parent or size), or tell of them as of pages (ours). So a block is known in a tier if its event is whole, or if the pages
 had it when it came there.
 
 Source: vLLM, vllm/distributed/kv_events.py (MEDIUM_GPU); take_events of
@@ -30,7 +30,7 @@ def tier_of(medium: str | None) -> str:
 
 
 class CachedByTier:
-    """Of one publisher.
+    """Cached blocks of one publisher.
 
     Attributes:
         pages: What it computes in.
@@ -50,7 +50,7 @@ class CachedByTier:
         return found
 
     def has(self, key: int, tiers: Collection[str]) -> bool:
-        """In its pages, or in one of these."""
+        """Whether a block is in its pages, or in one of these tiers."""
         return key in self.pages or any(
             key in cached for tier, cached in self.beyond.items() if tier in tiers
         )

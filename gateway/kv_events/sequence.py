@@ -101,7 +101,7 @@ class Sequence:
             self._ask()
 
     def check(self) -> None:
-        """Nothing has come for a while: was nothing sent, or is it another engine by now?"""
+        """Ask, after a while of silence, whether something was sent, or the engine is another by now."""
         if self._can_replay and not self.replaying:
             self._ask()
 

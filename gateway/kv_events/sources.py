@@ -29,7 +29,7 @@ _WILDCARDS: Final = frozenset({"*", "0.0.0.0", "::", ""})
 
 
 class BadSource(ValueError):
-    """It cannot be listened to; the message says why, for operators."""
+    """A source that cannot be subscribed to; the message says why, for operators."""
 
 
 @dataclass(frozen=True, slots=True)

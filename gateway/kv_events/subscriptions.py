@@ -43,7 +43,7 @@ Secrets = Callable[[], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """As `Settings.kv_events` says it.
+    """Addresses of sources, as `Settings.kv_events` has them.
 
     Attributes:
         endpoint: A template, or ASK.

@@ -60,7 +60,7 @@ class EventTranslation:
         self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
 
     def cached(self, instance_id: str, rank: int) -> CachedByTier:
-        """By one publisher, as far as it has said."""
+        """Cached blocks of one publisher, as far as it has said."""
         return self._caches.setdefault(instance_id, {}).setdefault(rank, CachedByTier())
 
     def take(self, instance_id: str, rank: int, batch: EventBatch, seen: SeenEventCounts) -> None:
@@ -89,7 +89,7 @@ class EventTranslation:
         self.links.untie()
 
     def drop(self, instance_id: str) -> None:
-        """Nothing is heard of it any more."""
+        """Forget an engine whose events are heard no more."""
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
 

@@ -65,7 +65,7 @@ class EventWatch:
                 self.translation.learn(of_text(call, blocks, tokens))
 
     def collect(self) -> Iterator[Samples]:
-        """For /metrics."""
+        """Samples for /metrics."""
         engines = self.subscriptions.engines.items()
         heard = [
             ((name, str(rank)), one, self.translation.cached(name, rank))

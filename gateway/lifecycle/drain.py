@@ -52,7 +52,7 @@ class Drain:
         self._ended = False
 
     def begin(self) -> None:
-        """To be called in the event loop. Doing it again changes nothing."""
+        """Begin the drain, in the event loop. Doing it again changes nothing."""
         if self.began is not None:
             return
         self.began = self._clock()

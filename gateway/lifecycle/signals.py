@@ -27,7 +27,7 @@ jobs, 3 s for the last log lines, and as much again for a busy machine."""
 
 
 def take_over(drain: Drain, reload: Reload) -> None:
-    """To be called where uvicorn has begun to serve: in the loop, in the main thread."""
+    """Take the signals over once uvicorn serves, in the main thread's loop."""
     loop = asyncio.get_running_loop()
     stop = signal.getsignal(signal.SIGTERM)
     assert callable(stop)

@@ -21,7 +21,7 @@ class SettingsSource:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self) -> Settings:
-        """With the keys of the file that it names: what is in force must not change with that file
+        """Read the settings with the keys of the file that they name: what is in force must not change with that file
         before all workers have taken it. Raises ConfigError.
         """
         return with_keys(load(self.path, self.overrides))

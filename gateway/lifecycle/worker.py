@@ -44,7 +44,7 @@ class Worker:
         self._line = ControlLine(connection, self._heard)
 
     def take_part(self, drain: Drain, reload: Reload) -> None:
-        """To be called in the event loop, once all that can be changed is there."""
+        """Take part in drains and reloads, in the event loop, once all that can be changed is there."""
         self._drain, self._reload = drain, reload
         drain.pass_on = lambda: self._line.say(line.DRAIN)
         reload.request = self._ask

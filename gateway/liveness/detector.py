@@ -45,7 +45,7 @@ WHY: Final = {
 
 
 class Detector:
-    """Of all engines of a process, inside its `run`.
+    """Detector of dead connections to all engines of a process, inside its `run`.
 
     Attributes:
         seconds: Of silence, after which an engine that does nothing else either is given up; 0 for

@@ -32,7 +32,7 @@ MAX_ANSWER_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class PortRefused:
-    """Nothing listens at its port."""
+    """A port that nothing listens at."""
 
 
 @dataclass(frozen=True, slots=True)

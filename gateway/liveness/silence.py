@@ -95,12 +95,12 @@ class Silence:
         self.since = max(self.sign, longest) + self._unheard
 
     def lives(self, at: float) -> None:
-        """It gave a sign of life."""
+        """Note a sign of life."""
         self.sign = max(self.sign, at)
         self._forget()
 
     def heard(self, word: Word, now: float) -> None:
-        """It was asked at `asked`, and said this now."""
+        """Note the answer of now to the question of `asked`."""
         self.asking = False
         self._refused = (*self._refused[:1], now) if isinstance(word, PortRefused) else ()
         if isinstance(word, Answered):

@@ -191,7 +191,7 @@ Aggregates = Mapping[tuple[str, str, str], Aggregate]
 
 
 def by_model(aggregates: Aggregates) -> dict[tuple[str, str], Aggregate]:
-    """By protocol and model, whatever the route."""
+    """Aggregates by protocol and model, whatever the route."""
     return grouped(aggregates, lambda protocol, model, _: (protocol, model))
 
 

@@ -137,7 +137,7 @@ class Counter(MetricDeclaration):
 
 
 class HistogramFamily(MetricDeclaration):
-    """Of seconds."""
+    """A histogram of seconds."""
 
     kind = "histogram"
 

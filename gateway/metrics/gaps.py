@@ -25,7 +25,7 @@ MOST_TIMES: Final = 32
 
 
 class StreamGaps:
-    """Of one stream, however many engines answer it.
+    """Gaps of one stream, however many engines answer it.
 
     Attributes:
         seconds: The sum of the gaps.

@@ -85,7 +85,7 @@ OfInstances = Iterable[tuple[str, str, str]]
 
 
 def routes(_: Iterable[Endpoint]) -> Pairs:
-    """That one begins to be used."""
+    """Routes of calls that are shown before they are used."""
     return ((route, "ok") for route in (CHAT, COMPLETIONS, *APIS, *SOUNDS, OTHER))
 
 
@@ -107,7 +107,7 @@ def broken_answers(fleet: Iterable[Endpoint]) -> Pairs:
 
 
 def retried_legs(fleet: Iterable[Endpoint]) -> Pairs:
-    """By the roles in which engines of this fleet can be asked."""
+    """Retried legs by the roles in which engines of this fleet can be asked."""
     roles = {one.instance.role for one in fleet}
     if Role.BOTH in roles:
         roles = (roles - {Role.BOTH}) | {Role.PREFILL, Role.DECODE}

@@ -31,8 +31,10 @@ from pdgate.gateway.realtime.offer import SocketOffer, check_origin, check_query
 from pdgate.gateway.realtime.relay import SessionRelay, SessionSide
 from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.realtime.summary import SessionSummary
+from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.security.authenticator import KeyState
 from pdgate.gateway.security.cors import Cors
+from pdgate.gateway.security.echoes import without_echo
 from pdgate.gateway.service import CLIENT_GONE, Service
 from pdgate.gateway.sockets.dial import Dialled, SocketDialer, SocketRequest
 from pdgate.gateway.tenants.session_tokens import SessionTokens
@@ -64,7 +66,7 @@ class RealtimeClient(Protocol):
         """The session is open. Empty: no subprotocol."""
 
     def weigh(self, more_bytes: int) -> None:
-        """So much more is held for it, or less."""
+        """Count so much more as held for the session, or less."""
 
     def watch(self, lost: Callable[[], None], out_of_memory: Callable[[], None]) -> None:
         """What to call if it is gone, and if there is no memory for what is held for it."""
@@ -108,7 +110,7 @@ class RealtimeDoor:
         self._stats = stats
 
     async def serve(self, client: RealtimeClient, cors: Cors | None) -> None:
-        """Never raises for what goes wrong with the session; only CancelledError gets out."""
+        """Serve a session. What goes wrong with it is not raised; only CancelledError gets out."""
         service = self._service
         refusal: GatewayError | None = None
         call_id = ""
@@ -150,16 +152,24 @@ class RealtimeDoor:
                 if refusal is not None:
                     outcome = None
                     record.end(*errors.outcome_of(refusal))
+                    if isinstance(refusal, EngineRejected):
+                        fleet = (found.instance for found in self._endpoints)
+                        refusal = await without_addresses(without_echo(refusal), fleet)
                     await self._refuse(client, refusal, call_id)
         finally:
+            # What can trip stands last: its record is over all the same, and nobody's place is kept.
             if key_state is not None:
                 key_state.leave()
-            if tokens is not None:
-                tokens.over()
-                record.usage = tokens.usage
             if outcome is not None:
                 self.sessions.ended[outcome.value] += 1
-            self._stats.closed(record, session=True)
+            try:
+                if tokens is not None:
+                    tokens.over()
+                    record.usage = tokens.usage
+            except Exception as caught:  # noqa: BLE001
+                errors.known(caught)
+            finally:
+                self._stats.closed(record, session=True)
 
     async def _entered(
         self, client: RealtimeClient, call: Call, key_state: KeyState
@@ -199,6 +209,7 @@ class RealtimeDoor:
                 if turn.waits:
                     await turn.come()
                     record.made_way = turn.made_way
+                    record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
             leg, reserved, dialled = await self._engine(asked)
             ended_with: BaseException | None = asyncio.CancelledError()

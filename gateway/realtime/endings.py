@@ -1,4 +1,4 @@
-"""Endings of a session: what ended it, what either side is told, and what the log says of it.
+"""Endings of a session: what ended it, what goes to either side, and what the log says of it.
 
 What comes first decides (relay.py). A code is one of RFC 6455, section 7.4.1, or 1013 of its registry at IANA.
 """
@@ -49,8 +49,8 @@ class SessionOutcome(StrEnum):
 class SessionEnding:
     """
     Attributes:
-        code, reason: What the client is told; no code for a goodbye that had none.
-        engine_code: What the engine is told, as far as it is there.
+        code, reason: Those that the client gets; no code for a goodbye that had none.
+        engine_code: What the engine gets, as far as it is there.
         error: Said to the client before, as an event.
     """
 

@@ -68,7 +68,7 @@ class ModelNames:
 def names_of(
     key_state: KeyState | None, aliases: Callable[[], Mapping[str, str]]
 ) -> ModelNames | None:
-    """None where no message needs to be read."""
+    """Return the names to look for; None where no message needs to be read."""
     limited = key_state if key_state is not None and key_state.key.models else None
     return ModelNames(limited, aliases) if limited is not None or aliases() else None
 

@@ -41,7 +41,7 @@ class SocketOffer:
     subprotocols: tuple[str, ...]
 
     def chosen(self, by_engine: str) -> str:
-        """What the client is told; empty for none."""
+        """Return the subprotocol for the client; empty for none."""
         if by_engine in self.subprotocols:
             return by_engine
         return USUAL if USUAL in self.subprotocols else ""

@@ -7,7 +7,7 @@ A message goes on in pieces and is never held, unless the names in it are checke
 first. How long one may be is bounded either way. Pings pass, and pongs; only where another server has the client's
 connection (ASGI), which answers pings itself, the engine's are answered here.
 
-Whatever ends a session first decides what both sides are told; see `SessionEnding`.
+Whatever ends a session first decides what goes to both sides; see `SessionEnding`.
 """
 
 import asyncio
@@ -149,7 +149,7 @@ class SessionRelay:
                 async with asyncio.timeout(TELLING_SECONDS):
                     await self._client.send(TextMessage(data=_event(ending.error)))
         async with asyncio.TaskGroup() as group:
-            # What only clients are told of does not concern engines.
+            # A reason of another outcome is for the client alone.
             said = ending.reason if ending.outcome is SessionOutcome.CLOSED else ""
             group.create_task(self._engine.close(ending.engine_code, said))
             group.create_task(self._client.close(ending.code, ending.reason))

@@ -21,7 +21,7 @@ SIDES: Final = ("client", "engine")
 
 
 class SessionSummary:
-    """Of one that is open."""
+    """Summary of a session, kept while it is open."""
 
     def __init__(self, bytes_of_all: Counter[str], clock: Callable[[], float] = monotonic) -> None:
         """`bytes_of_all`: side -> bytes of all sessions, which grows along."""
@@ -41,7 +41,7 @@ class SessionSummary:
         self._messages[side] += whole
 
     def ended(self, ending: SessionEnding | None) -> None:
-        """None where nobody could be told anything: its task was cancelled."""
+        """`ending` is None where the task was cancelled, so that neither side got a close."""
         self._ended, self._ending = self._clock(), ending
 
     def as_json(self) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Bucket:
         self._seen = now
 
     def wait_seconds(self, now: float) -> float:
-        """Until a call may be taken out; 0 if one may be now."""
+        """Seconds until a call may be taken out; 0 if one may be now."""
         level = self.level + (now - self._seen) * self._per_second
         self.level = level = min(self.per_minute, level)
         self._seen = now
@@ -83,8 +83,8 @@ class KeyState:
     """
 
     __slots__ = (
-        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "cached", "calls", "counts_tokens", "generated", "key", "name",
-        "priority", "prompt", "refused", "running", "tells_calls",
+        "_bucket", "_calls_limit", "_clock", "_max_calls", "_models", "_told", "_told_level", "cached", "calls", "counts_tokens",
+        "generated", "key", "name", "priority", "prompt", "refused", "running", "tells_calls",
     )  # fmt: skip
 
     def __init__(self, key: ApiKey, workers: int, clock: Callable[[], float]) -> None:
@@ -94,10 +94,11 @@ class KeyState:
         self.refused: Counter[str] = Counter()
         self._clock = clock
         self._bucket: Bucket | None = None
+        self._told: Headers = ()
         self.hold_to(key, workers)
 
     def hold_to(self, key: ApiKey, workers: int) -> None:
-        """To these models and limits from now on. Calls of the last minute still count."""
+        """Hold the key to these models and limits from now on. Calls of the last minute still count."""
         self.key = key
         self.counts_tokens = key.tokens is not NO_TOKEN_LIMITS and bool(key.tokens.each())
         self.tells_calls = key.calls_per_minute is not None and not self.counts_tokens
@@ -115,6 +116,7 @@ class KeyState:
                 bucket.level = max(0.0, bucket.level - (before.per_minute - before.level))
             self._bucket = bucket
             self._calls_limit = requests_limit(bucket.per_minute)
+            self._told_level, self._told = -1.0, ()
 
     def may_ask(self, model: str | None) -> bool:
         return not self._models or model in self._models
@@ -163,18 +165,22 @@ class KeyState:
         self.generated += generated
 
     def calls_headers(self) -> Headers:
-        """What its client is told of this worker's calls a minute, as they were when a call came last; nothing for any
-        number."""
+        """Return headers about this worker's calls a minute, as they were when a call came last; none without a limit."""
         bucket = self._bucket
         if bucket is None:
             return ()
-        most, level = bucket.per_minute, bucket.level
-        # Written here: it is done with every call of such a key.
-        return (
-            self._calls_limit,
-            (REMAINING_REQUESTS, b"%d" % level),
-            (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
-        )
+        level = bucket.level
+        # Written anew takes 3,000 instructions, and most calls come when all that came before are long ago: the
+        # bucket is full but for this one.
+        if level != self._told_level:
+            most = bucket.per_minute
+            self._told_level = level
+            self._told = (
+                self._calls_limit,
+                (REMAINING_REQUESTS, b"%d" % level),
+                (RESET_REQUESTS, SECONDS[ceil((most - level) * 60 / most)]),
+            )
+        return self._told
 
     def _refuse_for(self, wait_seconds: float) -> NoReturn:
         self.refused["rate"] += 1
@@ -197,7 +203,7 @@ class TokenOpener(Protocol):
     """Signed tokens of an identity provider, which open as keys do; see gateway/tenants/tokens.py.
 
     Attributes:
-        states: Name of a tenant -> its state, of those that came lately.
+        states: `ApiKey.state_id` of a tenant -> its state, of those that came lately.
         gone: Kind of tokens -> how many tenants took whose states are no more.
     """
 
@@ -208,7 +214,10 @@ class TokenOpener(Protocol):
     def gone(self) -> Mapping[str, int]: ...
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized for one that is not good, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
+
+    def state_by_rule(self, name: str, rule: str) -> KeyState | None:
+        """State of a tenant whose token came once; None where there is no such rule any more. Raise RateLimited."""
 
 
 class Authenticator:
@@ -267,13 +276,16 @@ class Authenticator:
             raise Unauthorized("an API key is needed: send the header Authorization: Bearer <key>")
         return self._by_header.get(said) or self._look_up(said)
 
-    def named(self, name: str) -> KeyState | None:
-        """Of a key, or of a tenant whose token came lately."""
+    def of_owner(self, name: str, rule: str) -> KeyState | None:
+        """State of a key, or of a tenant by the rule of its token, whether that has come to this process or not; None for
+        one that may not call any more. Raise RateLimited."""
         found = self.key_states.get(name)
-        return self.tokens.states.get(name) if found is None and self.tokens is not None else found
+        if found is None and self.tokens is not None:
+            found = self.tokens.state_by_rule(name, rule)
+        return found
 
     def states(self) -> list[KeyState]:
-        """Of all keys, and of the tenants whose tokens came lately."""
+        """States of all keys, and of the tenants whose tokens came lately."""
         more = () if self.tokens is None else self.tokens.states.values()
         return [*self.key_states.values(), *more]
 

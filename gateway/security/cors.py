@@ -6,6 +6,7 @@ two say the same by `headers_for`. No credentials of the browser are allowed: a 
 Source: Fetch Standard, "CORS protocol".
 """
 
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
@@ -16,23 +17,30 @@ from starlette.types import Message, Send
 from pdgate.protocols.call import Headers
 
 ANY = "*"
-EXPOSED = ("retry-after", "x-request-id")
+EXPOSED = (
+    "retry-after", "x-request-id", "x-should-retry", "x-pd-path", "x-pd-model",
+    *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+)  # fmt: skip
+"""What the gateway itself says to clients; a page may read no other header, unless it is named here."""
+METHODS = ("GET", "POST", "DELETE")
+"""The last one is for files."""
 
 
 class Cors:
-    def __init__(self, origins: frozenset[str]) -> None:
-        """`origins` as `origins_of` has them."""
+    def __init__(self, origins: frozenset[str], more: Iterable[bytes] = ()) -> None:
+        """`origins` as `origins_of` has them. `more`: names of engines' headers that clients get."""
         self._origins = origins
+        self._names = (*EXPOSED, *sorted(name.decode() for name in more))
         self._allowed = {origin.encode() for origin in origins}
-        self._exposed = (b"access-control-expose-headers", ", ".join(EXPOSED).encode())
+        self._exposed = (b"access-control-expose-headers", ", ".join(self._names).encode())
 
     def add_to(self, app: Starlette) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=sorted(self._origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=METHODS,
             allow_headers=["*"],
-            expose_headers=EXPOSED,
+            expose_headers=self._names,
         )
 
     def allows(self, request: Headers) -> bool:
@@ -66,7 +74,7 @@ class Cors:
 
 
 def origins_of(text: str) -> frozenset[str]:
-    """Between commas, as browsers say them: scheme://host[:port], or *. Raises ValueError."""
+    """Origins between commas, as browsers say them: scheme://host[:port], or *. Raise ValueError."""
     found = {part.strip() for part in text.split(",") if part.strip()}
     for origin in found - {ANY}:
         parts = urlsplit(origin)

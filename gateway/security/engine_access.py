@@ -30,7 +30,7 @@ class EngineAccess:
     authorization: str = field(default="", repr=False)
 
     def visit(self, url: str) -> OneShotClient:
-        """For what the gateway asks in passing; `url` is the engine's. Raises AskFailed."""
+        """Client for what the gateway asks in passing; `url` is the engine's. Raise AskFailed."""
         try:
             target = UrlTarget(url, self.authorization)
         except ValueError as error:
@@ -39,7 +39,7 @@ class EngineAccess:
         return OneShotClient(target, tls, self.server_name)
 
     def client(self, **options: Any) -> "httpx2.AsyncClient":
-        """For commands; `options` are httpx2's own. No proxy stands between us and engines."""
+        """Client for commands; `options` are httpx2's own. No proxy stands between it and engines."""
         # A gateway that serves does without it, and is 4 MB smaller.
         import httpx2
 

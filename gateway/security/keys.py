@@ -33,6 +33,7 @@ class ApiKey:
         calls_per_minute: None for any number.
         priority: Of its calls while they wait, and the most urgent that they may say: 0 to 7.
         tokens: How many its calls may take.
+        rule: Of signed tokens, by which it is held to this; empty for a key, and for the rule of all tokens.
     """
 
     name: str
@@ -42,6 +43,12 @@ class ApiKey:
     calls_per_minute: int | None = None
     priority: int = ORDINARY
     tokens: TokenLimits = NO_TOKEN_LIMITS
+    rule: str = ""
+
+    @property
+    def state_id(self) -> str:
+        """A tenant has a state for each rule that its tokens are held to; names have no spaces."""
+        return f"{self.name} {self.rule}" if self.rule else self.name
 
 
 def is_name(text: str) -> bool:

@@ -34,7 +34,7 @@ def check_server(cert_file: str, key_file: str, client_ca_file: str) -> None:
 
 
 def engine_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -> ssl.SSLContext:
-    """For engines with https URLs, whose names are checked. Raises UnusableTlsFile.
+    """TLS context for engines with https URLs, whose names are checked. Raise UnusableTlsFile.
 
     `ca_file` replaces the system's authorities; `cert_file` is what engines are shown.
     """

@@ -67,7 +67,7 @@ _LESS_THAN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """None for any number.
+    """Limits of tokens of one key; None for any number.
 
     Attributes:
         budget_tokens: In all, ever.

@@ -154,7 +154,7 @@ class SocketWire(asyncio.Protocol):
         await self._writable.wait()
 
     async def close(self, code: int | None, reason: str) -> None:
-        """Says goodbye, and waits so long for the other end to have read it and to answer."""
+        """Send a close frame, and wait CLOSE_SECONDS for the other end to read it and to answer."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
                 if self.machine.state in (ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING):

@@ -15,7 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.sync.shared_store import SharedStore, StoreState
@@ -51,7 +53,11 @@ class SharedSetting(Generic[S]):
         self._look_seconds = look_seconds
         self._name = name
         self._said = False
-        self._complaint = ""
+        self._complaint = Complaint(
+            log,
+            f"the {name} that are shared cannot be read",
+            f"the {name} that are shared can be read again",
+        )
         self.reachable: bool | None = None
 
     @property
@@ -64,7 +70,7 @@ class SharedSetting(Generic[S]):
             self._take(section)
 
     async def change(self, to: Callable[[S], S]) -> None:
-        """As `put`, but from what is pinned now, which another process may have said just before.
+        """Put as `put` does, but from what is pinned now, which another process may have said just before.
 
         Of two changes in the same few milliseconds the later one can undo the other.
         """
@@ -83,14 +89,11 @@ class SharedSetting(Generic[S]):
         self._take(section)
 
     async def follow(self) -> None:
-        """Until cancelled; without a store there is nothing to follow."""
+        """Follow the store until cancelled; without one there is nothing to follow."""
         if self._store is None:
             return
-        task = asyncio.current_task()
-        assert task is not None
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 await self._look(self._store)
                 await asyncio.sleep(self._look_seconds)
         finally:
@@ -106,13 +109,11 @@ class SharedSetting(Generic[S]):
         except StoreAway as error:
             # Not since the start is another state than not any more.
             self.reachable = None if self.reachable is None else False
-            self._complain(str(error))
+            self._complaint.about(str(error))
         except ValidationError as error:
-            self._complain(str(error))
+            self._complaint.about(str(error))
         else:
-            if self._complaint:
-                log.info("the %s that are shared can be read again", self._name)
-            self._complaint = ""
+            self._complaint.over()
 
     def _parsed(self, found: bytes) -> S:
         """Raises ValidationError."""
@@ -123,12 +124,6 @@ class SharedSetting(Generic[S]):
             log.info("the %s from now on: %s", self._name, section)
             self.section = section
             self._apply(section)
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many looks."""
-        if why != self._complaint:
-            log.warning("the %s that are shared cannot be read: %s", self._name, why)
-        self._complaint = why
 
 
 class SharedStatus:
@@ -142,7 +137,7 @@ class SharedStatus:
         self._setting = setting
 
     def as_json(self) -> dict[str, str]:
-        """Without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for everybody, and reasons name addresses."""
         return {"state": self.state}
 
     @property

@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 20
 
 
 class StoreState(StrEnum):
-    """Of a store, as operators see it on /ready."""
+    """State of a store, as operators see it on /ready."""
 
     WAITING = "waiting"
     """It has not answered since this process started."""
@@ -30,13 +30,13 @@ class StoreState(StrEnum):
 
 
 class NotShared(GatewayError):
-    """Nothing has changed, or not for sure: saying it again is safe."""
+    """A change that was not made, or not for sure: repeating it is safe."""
 
     status, code = 503, "not_shared"
 
 
 class SharedStore(ABC):
-    """Seen by one process."""
+    """Store of one setting, as one process sees it."""
 
     @abstractmethod
     async def read(self) -> bytes | None:

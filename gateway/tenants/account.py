@@ -30,7 +30,6 @@ KINDS: Final = 5
 """Words of a day, and of all days: prompt, cached, generated, calls, and what counts of prompts."""
 WORDS: Final = 15
 
-_CACHED: Final = 1
 _GENERATED: Final = 2
 _COUNTED: Final = 4
 _MILLI: Final = 1000
@@ -130,7 +129,7 @@ def turn(numbers: Numbers, limits: Sequence[TokenLimit], now_ms: int) -> None:
 
 
 def used(numbers: AccountWords, limit: TokenLimit) -> int:
-    """Of the limit's window, as it was turned to last, without what is held."""
+    """Tokens of the limit's window, as it was turned to last, without what is held."""
     if limit.window is Window.MINUTE:
         return -(-numbers[SPENT + limit.measure] // _MILLI)
     first = OF_DAY if limit.window is Window.DAY else OF_ALL
@@ -185,7 +184,7 @@ def reserve(
 def settle(
     numbers: Numbers, limits: Sequence[TokenLimit], reserved: ReservedTokens, taken: TokensTaken
 ) -> None:
-    """Of a reservation the minute's part alone: what is held is not among the numbers."""
+    """Settle the minute's part of a reservation: what is held is not among the numbers."""
     for measure, more in enumerate(minutes_of(limits, reserved, taken)):
         at = SPENT + measure
         numbers[at] = min(max(0, numbers[at] + more), _MOST)

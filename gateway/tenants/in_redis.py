@@ -24,6 +24,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError
 
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.cluster.redis_client import asked, client
 from pdgate.gateway.security.token_limits import TokenLimit, Window
 from pdgate.gateway.tenants import account
@@ -55,7 +56,7 @@ _WINDOWS: Final = {Window.MINUTE: 0, Window.DAY: 1, Window.TOTAL: 2}
 
 @dataclass(slots=True)
 class _News:
-    """Of one tenant, added up. `taken`: prompt, cached, generated, calls, counted, and the minutes."""
+    """Unsent changes of one tenant, added up. `taken`: prompt, cached, generated, calls, counted, and the minutes."""
 
     taken: list[int] = field(default_factory=lambda: [0] * 8)
     held: list[int] = field(default_factory=lambda: [0, 0])
@@ -144,7 +145,7 @@ class RedisAccounts:
             waiting.limits = limits
 
     async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView:
-        """That of this host where Redis does not answer."""
+        """View of the account; that of this host where Redis does not answer."""
         if monotonic() >= self._again:
             try:
                 found = await self._ask(name, "", 0, (0, 0), (0,) * 8, limits, check=False)
@@ -155,12 +156,9 @@ class RedisAccounts:
         return self.local.look(name, limits)
 
     async def run(self, ending: Callable[[], None] = lambda: None) -> None:
-        """Until cancelled: sends the news, and renews the leases. `ending`: what has news at the end does so."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Send the news and renew the leases until cancelled. `ending`: what has news at the end does so."""
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 await asyncio.sleep(SEND_SECONDS)
                 if monotonic() >= self._again:
                     await self._turn()

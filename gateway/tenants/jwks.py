@@ -19,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pdgate.cluster import regular
+from pdgate.cluster.complaint import Complaint
 from pdgate.gateway.tenants.tokens import SigningKeysUnknown
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,11 @@ class Jwks:
         self._good_until = -1.0
         self._next = 0.0
         self._wanted = asyncio.Event()
-        self._complaint = ""
+        self._complaint = Complaint(
+            log,
+            "the keys of tokens (jwt.jwks) cannot be read",
+            "the keys of tokens can be read again",
+        )
 
     def find(self, kid: str | None) -> tuple[Any, str] | None:
         """Raise SigningKeysUnknown. A token without `kid` may be of a provider that has one key."""
@@ -72,7 +77,7 @@ class Jwks:
         return found
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         while True:
             good = await self.look()
             self._wanted.clear()
@@ -93,19 +98,11 @@ class Jwks:
                 self._keys, self._said = signing_keys(said), said
                 self.edition += 1
         except (OSError, ValueError, TimeoutError) as error:
-            self._complain(str(error) or type(error).__name__)
+            self._complaint.about(str(error) or type(error).__name__)
             return False
         self._good_until = self._clock() + KEPT_SECONDS
-        if self._complaint:
-            log.info("the keys of tokens can be read again")
-        self._complaint = ""
+        self._complaint.over()
         return True
-
-    def _complain(self, why: str) -> None:
-        """Once per reason: an outage is many looks."""
-        if why != self._complaint:
-            log.warning("the keys of tokens (jwt.jwks) cannot be read: %s", why)
-        self._complaint = why
 
 
 def signing_keys(said: bytes) -> dict[str | None, tuple[Any, str]]:
@@ -142,7 +139,7 @@ def signing_keys(said: bytes) -> dict[str | None, tuple[Any, str]]:
 
 
 def check_source(where: str) -> None:
-    """Of a configuration. Raise ValueError."""
+    """Check a source that a configuration names. Raise ValueError."""
     if "://" not in where:
         try:
             signing_keys(regular.read(where, MOST_BYTES))

@@ -54,7 +54,7 @@ def asking(call: Call) -> Call:
 
 
 class Meter:
-    """Of one call, however many engines answer it.
+    """Meter of one call, however many engines answer it.
 
     Attributes:
         events: Of streams, that have passed.

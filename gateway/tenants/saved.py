@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pdgate.cluster import regular
+from pdgate.cluster.complaint import Complaint
 from pdgate.gateway.tenants.account import WORDS
 from pdgate.gateway.tenants.local import MOST_TENANTS, NAME_BYTES
 
@@ -44,10 +45,10 @@ class SavedAccounts:
         self._changes = changes
         self._saved = 0
         self._seconds = save_seconds
-        self._complained = False
+        self._complaint = Complaint(log, "what tenants have taken cannot be saved")
 
     async def run(self) -> None:
-        """Until cancelled; `close` is for the end."""
+        """Run until cancelled; `close` is for the end."""
         while True:
             await asyncio.sleep(self._seconds)
             if self._changes() != self._saved:
@@ -61,16 +62,10 @@ class SavedAccounts:
     def _write(self, accounts: dict[str, list[int]]) -> None:
         said = json.dumps({"version": VERSION, "accounts": accounts})
         unfinished = self._path.with_suffix(f".{os.getpid()}.new")
-        try:
+        with self._complaint.catching(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(said)
             unfinished.replace(self._path)
-        except OSError as error:
-            if not self._complained:
-                log.warning("what tenants have taken cannot be saved: %s", error)
-            self._complained = True
-        else:
-            self._complained = False
 
 
 def read(folder: Path) -> dict[str, list[int]]:

@@ -28,7 +28,7 @@ from pdgate.protocols.fields import UNREADABLE
 from pdgate.protocols.usage import Usage, counts_in, usage_in
 
 ANYTHING: Final = (1, 1)
-"""What has to be left, of prompts and of what is generated: nobody knows what a session will take."""
+"""What has to be left, of prompts and of what is generated: a session does not say what it will take."""
 MOST_UNTOLD: Final = 64
 """Pieces of an answer, after which they are counted though their engine has not said how many tokens they are."""
 MOST_READ_BYTES: Final = 64 << 10
@@ -42,7 +42,7 @@ _USAGE: Final = b'"usage"'
 
 
 class SessionTokens:
-    """Of one session of a key."""
+    """Tokens of one session of a key."""
 
     def __init__(self, tenants: Tenants, key_state: KeyState, weigh: Callable[[int], None]) -> None:
         """`weigh`: told of changes of what is held, in bytes."""
@@ -52,7 +52,7 @@ class SessionTokens:
         self._held: HeldTokens | None = None
         self._message = bytearray()
         self._longer = self._is_piece = False
-        # Pieces that nobody has said the tokens of: all, and those that are counted already.
+        # Pieces whose tokens the engine has not said: all, and those that are counted already.
         self._pieces = self._counted = 0
         self._taken = self._all = NO_TOKENS
 
@@ -103,7 +103,7 @@ class SessionTokens:
             await self.enter()
 
     def over(self) -> None:
-        """Once, at the session's end."""
+        """Settle the session; once, at its end."""
         self._let_go()
         self._count_pieces()
         # It is a call of its key.
@@ -147,7 +147,7 @@ class SessionTokens:
         if held is None:
             limits = self._tenants.limits_of(state)
             if not limits:
-                # What keys without limits took is told by their state, calls too.
+                # Keys without limits have what they took in their state, calls too.
                 return
             held = HeldTokens(limits)
         self._tenants.give_back(state, held, taken)

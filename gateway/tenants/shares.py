@@ -66,7 +66,7 @@ class Shares:
         self._served = served
 
     def of(self, call: Call, key: str) -> Call:
-        """As it is served. `key`: the name of the caller's; empty for none. Raise BadRequest."""
+        """The call as it is served. `key`: the name of the caller's; empty for none. Raise BadRequest."""
         share = None if call.model is None else self.shares.get(call.model)
         if share is None or call.passed is not None:
             return call

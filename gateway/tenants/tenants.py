@@ -36,14 +36,14 @@ TELL_SECONDS: Final = 0.5
 UNSAID_TOKENS: Final = 4096
 """That a call may generate that says nothing, of a model whose engines do not say how long it is."""
 TOKENS_A_SECOND: Final = 500
-"""More than an engine generates of one answer: what an answer took that nobody waited for is at most that."""
+"""More than an engine generates of one answer: what an answer took whose client had left is at most that."""
 
 Length = Callable[[str | None], int | None]
 """Model -> tokens of its longest context, where that is known."""
 
 
 class Accounts(Protocol):
-    """Where tenants of several replicas have their accounts; see in_redis.py.
+    """Accounts of tenants of several replicas; see in_redis.py.
 
     Attributes:
         away: Whether it does not answer, so that this host decides alone.
@@ -54,7 +54,7 @@ class Accounts(Protocol):
     async def reserve(
         self, name: str, limits: tuple[TokenLimit, ...], needs: tuple[int, int]
     ) -> ReserveResult:
-        """Never raises for a store that is away."""
+        """Reserve; a store that is away is never raised."""
 
     def settle(
         self,
@@ -68,7 +68,7 @@ class Accounts(Protocol):
     async def look(self, name: str, limits: tuple[TokenLimit, ...]) -> AccountView: ...
 
     async def run(self, ending: Callable[[], None]) -> None:
-        """Until cancelled; then it calls `ending`, and tells what that said."""
+        """Run until cancelled; then call `ending`, and send what that said."""
 
 
 class HeldTokens(NamedTuple):
@@ -77,7 +77,7 @@ class HeldTokens(NamedTuple):
     Attributes:
         limits: When it entered.
         holder: As account.ReserveResult has it.
-        headers: What its client is told of what is left.
+        headers: What is left, for the client.
     """
 
     limits: tuple[TokenLimit, ...]
@@ -139,7 +139,7 @@ class Tenants:
         return found
 
     async def enter(self, key_state: KeyState, call: Call) -> TokenHold:
-        """Of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
+        """Reserve for a call of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
         limits = self.limits_of(key_state)
         bounds = bounds_of(call)
         generated = bounds.most_generated(self._unsaid(key_state, call, bounds))
@@ -161,7 +161,7 @@ class Tenants:
         *,
         unsaid: bool = False,
     ) -> HeldTokens:
-        """`takes`: what a client is told that its call may take. Raise RateLimited, InsufficientQuota."""
+        """`takes`: what the call may take, for the client's headers. Raise RateLimited, InsufficientQuota."""
         if self.shared is None:
             answered = self.local.reserve(key_state.name, limits, needs)
         else:
@@ -173,7 +173,7 @@ class Tenants:
         return HeldTokens(limits, answered.result, answered.holder, headers)
 
     def settle(self, hold: TokenHold, record: Record) -> None:
-        """Once, when the call is over."""
+        """Settle the reservation; once, when the call is over."""
         state, reserved = hold.key_state, hold.reserved
         taken = taken_by(record, hold.bounds, reserved, hold.meter, state.key.tokens.count_cached)
         state.add(taken.prompt, taken.cached, taken.generated)
@@ -187,33 +187,33 @@ class Tenants:
             self.shared.settle(key_state.name, held.limits, held.reserved, taken, held.holder)
 
     async def run(self) -> None:
-        """Until cancelled: what keys without limits took goes to the accounts."""
+        """Add what keys without limits took to the accounts, until cancelled."""
         while True:
             await asyncio.sleep(TELL_SECONDS)
             self.tell()
 
     def tell(self) -> None:
-        states = {one.name: one for one in self.authenticator.states()}
-        for name, state in states.items():
+        states = {one.key.state_id: one for one in self.authenticator.states()}
+        for state_id, state in states.items():
             now = state.calls, state.prompt, state.cached, state.generated
-            before = self._told.get(name, (0, 0, 0, 0))
+            before = self._told.get(state_id, (0, 0, 0, 0))
             if now == before:
                 continue
             if any(new < old for new, old in zip(now, before, strict=True)):
                 # Another state of that name: it counts from nothing.
                 before = (0, 0, 0, 0)
-            self._told[name] = now
+            self._told[state_id] = now
             if self.limits_of(state):
                 # Counted at the end of each call.
                 continue
             calls, prompt, cached, generated = map(int.__sub__, now, before)
             taken = TokensTaken(prompt, cached, generated, calls, prompt)
             self.give_back(state, HeldTokens(()), taken)
-        for name in self._told.keys() - states.keys():
-            del self._told[name]
+        for state_id in self._told.keys() - states.keys():
+            del self._told[state_id]
 
     async def usage(self, key_state: KeyState) -> dict[str, Any]:
-        """Of one tenant, for operators: what it took, what its limits are, and what is left."""
+        """Usage of one tenant, for operators: what it took, what its limits are, and what is left."""
         limits = self.limits_of(key_state)
         if self.shared is None:
             view = self.local.look(key_state.name, limits)

@@ -3,7 +3,7 @@
     header.payload.signature    RS256, ES256 or EdDSA, by the kind of the key that its `kid` names, and by no other
     iss, aud, exp               there, and as configured; nbf and iat not in the future
     a claim (`sub`)             names the tenant: jwt:<claim>
-    the first rule that fits    its models and limits
+    the first rule that fits    its models and limits: of that token, as another one of the tenant may have others
 
 What a good token opens is remembered by its hash until it expires, KNOWN_TOKENS of them; a wrong one costs a signature
 and leaves nothing behind. A token whose `kid` is not known asks for a look at the provider's keys (jwks.py), and
@@ -33,6 +33,7 @@ LEEWAY_SECONDS: Final = 10.0
 PREFIX: Final = "jwt:"
 """No API key's name has a colon, so none is that of a tenant."""
 
+NO_LIMITS: Final = ApiKey("", "")
 _is_plain = compile(r"[A-Za-z0-9._@|+=/-]{1,64}").fullmatch
 
 
@@ -69,6 +70,11 @@ class ClaimRule:
     value: str
     key: ApiKey
 
+    @property
+    def name(self) -> str:
+        """As ApiKey.rule has it."""
+        return f"{self.claim}={self.value}" if self.claim else ""
+
     def fits(self, claims: Mapping[str, Any]) -> bool:
         if not self.claim:
             return True
@@ -104,7 +110,7 @@ class TokenChecks:
 class SignedTokens:
     """
     Attributes:
-        states: Name of a tenant -> its state.
+        states: ApiKey.state_id -> the state of a tenant.
         gone: What tenants took whose states are not kept.
     """
 
@@ -126,12 +132,12 @@ class SignedTokens:
         self._edition = keys.edition
 
     def use(self, checks: TokenChecks) -> None:
-        """From the next call on."""
+        """Use other checks from the next call on."""
         self._checks = checks
         self._known.clear()
 
     def state_of(self, token: bytes) -> KeyState | None:
-        """None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
+        """Return the state of a token's tenant; None for what is no token. Raise Unauthorized, SigningKeysUnknown, RateLimited."""
         if token.count(b".") != 2:
             return None
         if len(token) > MOST_TOKEN_BYTES:
@@ -142,11 +148,11 @@ class SignedTokens:
             self._known.clear()
         digest, now = sha256(token).digest(), self._clock()
         known = self._known.get(digest)
-        if known is not None and self.states.get(known[0].name) is known[0]:
+        if known is not None and self.states.get(known[0].key.state_id) is known[0]:
             if now >= known[1] + LEEWAY_SECONDS:
                 del self._known[digest]
                 raise Unauthorized("the token has expired")
-            self.states.move_to_end(known[0].name)
+            self.states.move_to_end(known[0].key.state_id)
             return known[0]
         claims = self._claims(token)
         state = self._state(claims)
@@ -193,19 +199,31 @@ class SignedTokens:
         said = claims.get(checks.name_claim)
         if not isinstance(said, str) or not said:
             raise Unauthorized(f"the token has no claim {checks.name_claim}")
-        key = next((rule.key for rule in checks.rules if rule.fits(claims)), None)
-        if key is None:
-            if checks.rules:
-                raise Unauthorized("the token is of none of those who may call")
-            key = ApiKey("", "")
-        key = replace(key, name=name_of(said))
-        state = self.states.get(key.name)
+        rule = next((rule for rule in checks.rules if rule.fits(claims)), None)
+        if rule is None and checks.rules:
+            raise Unauthorized("the token is of none of those who may call")
+        return self._held_to(rule, name_of(said))
+
+    def state_by_rule(self, name: str, rule: str) -> KeyState | None:
+        """Of a tenant whose token came once, here or to another process; None where there is no such rule any more.
+        Raise RateLimited."""
+        rules = self._checks.rules
+        found = next((one for one in rules if one.name == rule), None)
+        if not name.startswith(PREFIX) or (found is None and (rules or rule)):
+            return None
+        return self._held_to(found, name)
+
+    def _held_to(self, rule: ClaimRule | None, name: str) -> KeyState:
+        """Raise RateLimited."""
+        key = NO_LIMITS if rule is None else rule.key
+        key = replace(key, name=name, rule="" if rule is None else rule.name)
+        state = self.states.get(key.state_id)
         if state is None:
             self._make_room()
-            state = self.states[key.name] = KeyState(key, self._workers, monotonic)
+            state = self.states[key.state_id] = KeyState(key, self._workers, monotonic)
         elif state.key != key:
             state.hold_to(key, self._workers)
-        self.states.move_to_end(key.name)
+        self.states.move_to_end(key.state_id)
         return state
 
     def _make_room(self) -> None:
@@ -214,12 +232,12 @@ class SignedTokens:
         idle = next((one for one in self.states.values() if not one.running), None)
         if idle is None:
             raise RateLimited("too many tenants call at once", retry_after_seconds=1)
-        del self.states[idle.name]
+        del self.states[idle.key.state_id]
         self.gone.update(prompt=idle.prompt, cached=idle.cached, generated=idle.generated)
 
 
 def name_of(claim: str) -> str:
-    """Of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
+    """Name of the tenant, as it is shown and counted: at most 68 characters, and no two claims have the same."""
     if _is_plain(claim):
         return PREFIX + claim
     return f"{PREFIX}sha256:{sha256(claim.encode(errors='surrogatepass')).hexdigest()[:32]}"

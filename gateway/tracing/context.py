@@ -21,7 +21,7 @@ _read = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(
 
 
 class Parent(NamedTuple):
-    """Who asked.
+    """The span that a call comes from.
 
     Attributes:
         trace, span: Hexadecimal.
@@ -50,7 +50,7 @@ def state_in(headers: Headers) -> str:
 
 
 def traceparent(trace: str, span: str) -> str:
-    """Of a call that is sampled."""
+    """Header of a call that is sampled."""
     return f"00-{trace}-{span}-01"
 
 

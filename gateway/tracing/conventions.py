@@ -45,7 +45,7 @@ _NUMBERS: Final = (
 
 
 def operation(route: str) -> str:
-    """Of a call's route, of which there are few. The conventions allow names of one's own."""
+    """Operation of a call's route, of which there are few. The conventions allow names of one's own."""
     return _OPERATIONS.get(route, route.rpartition("/")[2])
 
 

@@ -1,6 +1,6 @@
 """Sampling: which calls are traced, and what is done for one while it is served: almost nothing.
 
-The ids of legs are made before they are sent, as engines are told them; all else is read from the
+The ids of legs are made before they are sent, as engines get them; all else is read from the
 record when the call is over, and what takes time (spans, encoding, sending) is done by a thread.
 """
 
@@ -111,7 +111,7 @@ class CallTrace:
 
 
 class Tracer:
-    """Says which calls are traced: those of whose clients say so, and a share of the others.
+    """Tracer of calls: those whose clients ask for it, and a share of the others.
 
     `ended` gets each that is over.
     """

@@ -32,20 +32,23 @@ class HttpUpstream:
 
     Attributes:
         short: Connections that could not be opened for want of a socket of ours.
+        max_reply_bytes: Of an answer that is read here.
         memory: Of answers that are held until they are whole; None for no bound.
+        loop, deadlines: From the beginning of the block on.
     """
 
     def __init__(self, settings: UpstreamSettings | None = None) -> None:
         self.short = 0
         self.memory: AnswerMemory | None = None
         self._settings = settings or UpstreamSettings()
+        self.max_reply_bytes = self._settings.max_reply_bytes
         self._tls = self._settings.tls
         self._pools: dict[str, Pool] = {}
         self._turns = ParseTurns()
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._deadlines = Deadlines(self._loop)
+        self.loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self.loop)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,7 +57,7 @@ class HttpUpstream:
             pool.close()
         for connection in live:
             await connection.closed
-        self._deadlines.close()
+        self.deadlines.close()
 
     @property
     def connections(self) -> int:
@@ -74,13 +77,12 @@ class HttpUpstream:
         seconds = times.first_byte_seconds if decodes else times.prefill_seconds
         # By position, as every call is asked here.
         return Exchange(
-            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
-            times.idle_seconds, "", False, False, self.memory,
+            leg, call, self._pools.get(leg.to.url), self, seconds, times.idle_seconds
         ).reply()  # fmt: skip
 
     def legs(self) -> list[Exchange]:
         """Legs that wait for an engine and have a deadline: not those whose client is slow to read."""
-        return [it for it in self._deadlines.watched if isinstance(it, Exchange)]
+        return [it for it in self.deadlines.watched if isinstance(it, Exchange)]
 
     def open(
         self,
@@ -103,8 +105,7 @@ class HttpUpstream:
         if within is not None and (seconds is None or within < seconds):
             seconds = within
         return Exchange(
-            leg, call, self._pools.get(leg.to.url), self, self._deadlines, self._loop, settings.max_reply_bytes, seconds,
-            times.idle_seconds, behind, loads, True, self.memory,
+            leg, call, self._pools.get(leg.to.url), self, seconds, times.idle_seconds, behind, loads, True
         )  # fmt: skip
 
     def _times(self, call: Call) -> Timeouts:
@@ -150,8 +151,8 @@ class HttpUpstream:
                 self._settings.server_name,
                 self._settings.forwarded,
                 self._settings.keep_idle_seconds,
-                self._deadlines,
-                self._loop,
+                self.deadlines,
+                self.loop,
                 self._turns,
                 lambda: self._forget(engine.url),
             )

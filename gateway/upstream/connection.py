@@ -129,6 +129,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._asked_turn = False
         self._status = 0
         self._keep_alive = False
+        # Never cleared: one with more than its answer is not used again.
+        self._surplus = False
         self._reset()
 
     def send(self, exchange: Exchange, head: bytes, body: bytes) -> None:
@@ -341,7 +343,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_head = True
         self._told = False
         self._complete = False
-        self._surplus = False
         self._between_chunks = False
         self._chunk_over = False
 

@@ -3,9 +3,11 @@
 HttpUpstream --Opener--> Exchange --Connections--> Pool --Home--> Connection --Line--> Exchange
 """
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.turns import ParseTurns
 
 if TYPE_CHECKING:
@@ -28,7 +30,17 @@ class Connections(Protocol):
 
 
 class Opener(Protocol):
-    """See `client.py`."""
+    """What all exchanges of a client share; see `client.py`.
+
+    Attributes:
+        max_reply_bytes: Of an answer that is read here.
+        memory: Of answers that are held; None for no bound.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    deadlines: Deadlines
+    max_reply_bytes: int
+    memory: "AnswerMemory | None"
 
     async def on_new(self, exchange: "Exchange") -> None:
         """Sends it on a connection that is opened for it. Raises EngineRefused."""

@@ -23,14 +23,12 @@ before it cannot be the last one, and is not read.
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from pdgate.forwarders.base import Answer, Leg, Sink
-from pdgate.gateway.deadlines import Deadlines
 from pdgate.gateway.upstream.contracts import (
-    AnswerMemory,
     Connections,
     ExchangeLine,
     Opener,
@@ -63,9 +61,13 @@ RETRY_AFTER_SECONDS: Final = 1
 NO_ANSWERS: Final = frozenset((204, 205, 206))
 """Statuses that say that there is none, or a part of one."""
 
+T = TypeVar("T")
+
 _JSON: Final = (b"content-type", b"application/json")
 
 _ANYTHING: Final[tuple[bytes, ...]] = (b"",)
+
+NEVER_BYTES: Final = sys.maxsize
 
 ASKED: Final = 0
 HEAD: Final = 1
@@ -94,7 +96,6 @@ class Exchange:
         "_client_slow",
         "_collect_bytes",
         "_counted_bytes",
-        "_deadlines",
         "_error",
         "_for_client",
         "_free",
@@ -103,10 +104,6 @@ class Exchange:
         "_half_bytes",
         "_held_bytes",
         "_idle_seconds",
-        "_loop",
-        "_max_reply_bytes",
-        "_memory",
-        "_opener",
         "_parts",
         "_room_bytes",
         "_sink",
@@ -114,6 +111,7 @@ class Exchange:
         "_stream",
         "_streams",
         "_unframed",
+        "_upstream",
         "_usual",
         "_waiter",
         "_wanted_bytes",
@@ -136,21 +134,17 @@ class Exchange:
         leg: Leg,
         call: Call,
         free: Connections | None,
-        opener: Opener,
-        deadlines: Deadlines,
-        loop: asyncio.AbstractEventLoop,
-        max_reply_bytes: int,
+        upstream: Opener,
         seconds: float | None = None,
         idle_seconds: float | None = None,
         behind: str = "",
         loads: bool = False,
         for_client: bool = False,
-        memory: AnswerMemory | None = None,
     ) -> None:
         """
         Args:
             free: Connections to the engine, if there are any.
-            max_reply_bytes: Of an answer that is read here.
+            upstream: What it shares with all others. As arguments these would be stored with each leg.
             seconds: Until the first byte of the body.
             idle_seconds: Between two of its pieces.
             for_client: Its answer is the client's, as it comes, and not one that is read here.
@@ -161,16 +155,12 @@ class Exchange:
         self.behind = behind
         self.loads = loads
         self._free = free
-        self._opener = opener
+        self._upstream = upstream
         self.limited = seconds is not None
         self.seconds = 0.0 if seconds is None else seconds
         self._idle_seconds = idle_seconds
         self._for_client = for_client
-        self._max_reply_bytes = max_reply_bytes
-        self._memory = memory
         self.line: ExchangeLine | None = None
-        self._loop = loop
-        self._deadlines = deadlines
         self._parts: list[bytes] = []
         self.status = 0
         self.headers: Headers = ()
@@ -183,7 +173,7 @@ class Exchange:
         self._error: Exception | None = None
         self._held_bytes = self._counted_bytes = self._collect_bytes = self._half_bytes = 0
         self._room_bytes = self._wanted_bytes = BUFFER_BYTES
-        self._beyond_bytes = sys.maxsize
+        self._beyond_bytes = NEVER_BYTES
         self._sink: Sink | None = None
         self._full = False
         self._client_slow = False
@@ -197,12 +187,18 @@ class Exchange:
 
     # A task that is cancelled while it waits here leaves nothing behind.
 
-    async def reply(self) -> dict[str, Raw]:
+    def reply(self) -> Coroutine[Any, Any, dict[str, Raw]]:
         """The whole JSON answer, its values still raw. Raises what the Upstream contract says."""
-        engine, limit = self.leg.to, self._max_reply_bytes
-        self._collect_bytes = limit
-        await self._sent_until(OVER)
-        body = await self._whole(limit)
+        self._collect_bytes = self._upstream.max_reply_bytes
+        return self._sent_until(OVER, self._replied)
+
+    def _replied(self) -> dict[str, Raw]:
+        engine = self.leg.to
+        if self._error is not None:
+            # What came of it is not taken any more.
+            self._abandon()
+            raise self._error
+        body = self._take()
         if not 200 <= self.status < 300:
             raise failure(self.status, self.headers, body, engine)
         try:
@@ -223,14 +219,10 @@ class Exchange:
             message = f"{naming(engine)} answered {self.leg.path} with something else: {error}"
             raise EngineFailed(message, at=engine.id) from None
 
-    async def __aenter__(self) -> Answer:
-        await self._sent_until(HEAD)
-        # What fails later may have said before how.
-        if self._error is not None and not self.status:
-            raise self._error
-        if not 200 <= self.status < 300:
-            error_body = await self._whole(self._max_reply_bytes)
-            raise failure(self.status, self.headers, error_body, self.leg.to)
+    def __aenter__(self) -> Coroutine[Any, Any, Answer]:
+        return self._sent_until(HEAD, self._begun)
+
+    def _begun(self) -> Answer:
         if self.status in NO_ANSWERS and (
             self.call.api is None or self.call.api.kind is not Kind.PASSES
         ):
@@ -247,22 +239,40 @@ class Exchange:
     ) -> None:
         self._abandon()
 
-    async def _sent_until(self, goal: int) -> None:
-        """Sends it, and waits for that stage. Raises EngineRefused, EngineFailed."""
-        self._goal = goal
-        again = False
+    async def _sent_until(self, goal: int, then: Callable[[], T]) -> T:
+        """What `then` makes of that stage. One coroutine for all of it: each takes a thousand instructions of a leg."""
+        free, self._goal = self._free, goal
+        sent = free is not None and free.send(self)
+        if sent and self._stage < goal:
+            try:
+                self._waiter = waiter = self._upstream.loop.create_future()
+                await waiter
+            except asyncio.CancelledError:
+                self._abandon()
+                raise
+        if not sent or isinstance(self._error, StaleConnection):
+            await self._sent_anew(again=sent)
+        if goal == HEAD and not 200 <= self.status < 300:
+            # What fails later may have said before how.
+            if self._error is not None and not self.status:
+                raise self._error
+            error_body = await self._whole(self._upstream.max_reply_bytes)
+            raise failure(self.status, self.headers, error_body, self.leg.to)
+        return then()
+
+    async def _sent_anew(self, *, again: bool) -> None:
+        """On a new connection, and waits for the goal. Raises EngineRefused, EngineFailed.
+
+        `again`: the free one was closed by the engine meanwhile.
+        """
         try:
-            if self._free is None or not self._free.send(self):
-                await self._opener.on_new(self)
-            while True:
-                if self._stage < goal:
-                    # Here and not in `_woken`, as all wait here.
-                    self._waiter = waiter = self._loop.create_future()
-                    await waiter
-                if again or not isinstance(self._error, StaleConnection):
-                    return
-                again = True
+            if again:
                 await self._again()
+            else:
+                await self._upstream.on_new(self)
+            if self._stage < self._goal:
+                self._waiter = waiter = self._upstream.loop.create_future()
+                await waiter
         except asyncio.CancelledError:
             self._abandon()
             raise
@@ -271,7 +281,7 @@ class Exchange:
         """Once, on a new connection: other free ones may be as stale. Raises EngineFailed."""
         self._forget_failure()
         try:
-            await self._opener.on_new(self)
+            await self._upstream.on_new(self)
         except EngineRefused as error:
             engine = self.leg.to
             # "Refused" would promise that nothing was ever sent.
@@ -282,7 +292,7 @@ class Exchange:
 
     async def _woken(self) -> None:
         try:
-            self._waiter = waiter = self._loop.create_future()
+            self._waiter = waiter = self._upstream.loop.create_future()
             await waiter
         except asyncio.CancelledError:
             self._abandon()
@@ -312,7 +322,7 @@ class Exchange:
                 self._make_room()
             if self._stage < OVER:
                 await self._woken()
-            self._beyond_bytes = sys.maxsize
+            self._beyond_bytes = NEVER_BYTES
         if self._held_bytes <= beyond and self._error is not None:
             raise self._error
         parts = self._parts
@@ -545,16 +555,18 @@ class Exchange:
     def _has_room_for(self, half: WholeEvents) -> bool:
         """Of half an event beyond the first BUFFER_BYTES."""
         more = half.size + BUFFER_BYTES - self._half_bytes
-        if self._memory is None or half.size <= self._half_bytes:
+        memory = self._upstream.memory
+        if memory is None or half.size <= self._half_bytes:
             return True
-        if not self._memory.take(more):
+        if not memory.take(more):
             return False
         self._half_bytes += more
         return True
 
     def _give_back_half(self) -> None:
-        assert self._memory is not None
-        self._memory.give_back(self._half_bytes)
+        memory = self._upstream.memory
+        assert memory is not None
+        memory.give_back(self._half_bytes)
         self._half_bytes = 0
 
     def _check_end(self) -> None:
@@ -617,7 +629,7 @@ class Exchange:
 
     def _close(self) -> None:
         # Not called as a method, as which it would be looked up anew each time.
-        forget = self._deadlines.forget
+        forget = self._upstream.deadlines.forget
         forget(self)
         self._stage = OVER
         if self._half_bytes:
@@ -677,23 +689,25 @@ class Exchange:
     def _take_room(self) -> None:
         """For a little more than there is; or the answer is too much for this process now."""
         room = self._held_bytes + BUFFER_BYTES
-        if self._memory is not None:
-            if not self._memory.take(room - self._counted_bytes):
+        memory = self._upstream.memory
+        if memory is not None:
+            if not memory.take(room - self._counted_bytes):
                 self.fail(_no_memory())
                 return
             self._counted_bytes = room
         self._room_bytes = room
 
     def _give_back(self) -> None:
-        assert self._memory is not None
-        self._memory.give_back(self._counted_bytes)
+        memory = self._upstream.memory
+        assert memory is not None
+        memory.give_back(self._counted_bytes)
         self._counted_bytes = 0
 
     def _update_reading(self) -> None:
         if self.line is None:
             return
         if self._full or self._client_slow:
-            self._deadlines.forget(self)
+            self._upstream.deadlines.forget(self)
             self.line.pause()
         else:
             self.line.resume()
@@ -702,9 +716,9 @@ class Exchange:
     def _watch(self) -> None:
         """For the next piece, from now on."""
         if self._stage == BODY:
-            self._deadlines.watch(self, self._idle_seconds)
+            self._upstream.deadlines.watch(self, self._idle_seconds)
         elif self.limited:
-            self._deadlines.watch(self, self.seconds)
+            self._upstream.deadlines.watch(self, self.seconds)
 
     def expired(self) -> None:
         what = "fell silent" if self._stage == BODY else "took too long to answer"

@@ -83,7 +83,7 @@ NOTHING = WindowVerdict(None)
 def judge(
     grew: EngineCounters, before: Given, now: Given, *, doubted: bool = False, spare: float = 1
 ) -> WindowVerdict | None:
-    """None to look again at the next page, with the window left open.
+    """Return the verdict; None to look again at the next page, with the window left open.
 
     `doubted`: this is such a second look. `spare`: tokens of each prompt that decode computes by design.
     """

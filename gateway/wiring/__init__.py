@@ -7,6 +7,7 @@ settings --> instances, policies --> scheduler --.
 
     parts.py        each part, made of what the settings say of it
     components.py   what there is beside the call path (gateway/component.py)
+    on_demand.py    features of which a gateway has those that it is asked for
     build.py        all of it, put together
     live.py         what of the call path a reload changes
 

@@ -31,11 +31,11 @@ from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.cors import Cors, origins_of
 from pdgate.gateway.security.headers import HeaderPolicy
 from pdgate.gateway.service import Service
-from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes
+from pdgate.gateway.sync.workers import SharedLoad, SharedPrefixes, SharedTurns
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.watchdog import Watchdog
-from pdgate.gateway.wiring import components, metrics, parts
+from pdgate.gateway.wiring import components, metrics, on_demand, parts
 from pdgate.gateway.wiring.control import OutOfUse, control_of
 from pdgate.gateway.wiring.knowledge import policies_of, replicas_of, watched_index_of
 from pdgate.gateway.wiring.live import LiveCallPath
@@ -64,10 +64,11 @@ def build(
     endpoints = Endpoints(settings.fleet, breaker_limits(settings.health))
     headers, access = header_policy(settings), engine_access(settings)
     index, kv_events = watched_index_of(settings, endpoints, access)
-    load = prompts = None
+    load = prompts = turns = None
     if load_folder is not None:
         load = SharedLoad(load_folder, endpoints)
         prompts = SharedPrefixes(load_folder, endpoints, index)
+        turns = SharedTurns(load_folder)
     replicas = replicas_of(settings, endpoints, index, load_folder)
     policies = policies_of(index, load, prompts, None if replicas is None else replicas.prompts)
     scheduler = parts.scheduler_of(settings, endpoints, policies)
@@ -77,7 +78,7 @@ def build(
     sends = upstream if callbacks is None else callbacks.around(upstream)
     heard = frozenset[str]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
-    recent = RecentCalls() if settings.debug_routes or components.has_console(settings) else None
+    recent = RecentCalls() if settings.debug_routes or on_demand.has_console(settings) else None
     if recent is not None and settings.debug_routes:
         scheduler.told = recent.chose
     stats = CallStats(endpoints, recent, CallLog(settings.call_log, settings.log_prompts))
@@ -93,7 +94,7 @@ def build(
         access=access,
         ledger=ledger,
         lives=lives,
-        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard),
+        execution=parts.execution_of(settings, scheduler, sends, ledger, lives, heard, turns),
         recent=recent,
         stats=stats,
         drain=parts.drain_of(settings, stats, sessions),
@@ -137,7 +138,7 @@ def build(
             components.drained_instances(
                 core, more, out, None if control is None else control.let_in
             ),
-            components.batches(core, service),
+            on_demand.batches(core, service),
             components.realtime(core),
             *present(
                 controlling,
@@ -149,10 +150,10 @@ def build(
                 components.engine_metrics(watch),
                 components.worker_sync(load, prompts),
                 components.replica_sync(replicas),
-                components.adaptive_roles(core),
-                components.console(core, more),
-                components.tracing(core),
-                components.endpoint_picker(core, service, headers, feed, picker_port),
+                on_demand.adaptive_roles(core),
+                on_demand.console(core, more),
+                on_demand.tracing(core),
+                on_demand.endpoint_picker(core, service, headers, feed, picker_port),
             ),
         ],
     )
@@ -189,7 +190,7 @@ def _front(
         parts.operators_of(settings, admin_port),
     )
     origins = origins_of(settings.cors_origins)
-    cors = Cors(origins) if origins else None
+    cors = Cors(origins, headers.to_clients) if origins else None
     if cors is not None:
         cors.add_to(app)
     others: ASGIApp = app

@@ -96,7 +96,7 @@ def liveness(endpoints: Endpoints, upstream: HttpUpstream, prober: Prober) -> It
 
 
 def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Samples]:
-    """Where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
+    """Samples of where the KV of split calls is, as far as this process knows. Ages are looked at when asked."""
     yield families.KV_HELD.sample(ledger.held)
     yield families.KV_STRANDED.samples(ledger.stranded().items())
     yield families.KV_STRANDINGS.samples(ledger.strandings.items(), fleet)
@@ -104,7 +104,7 @@ def kv(ledger: KvLedger, lives: Lives, fleet: Iterable[Endpoint]) -> Iterator[Sa
 
 
 def read_back(execution: Execution) -> Iterator[Samples]:
-    """Nothing where it is off."""
+    """Samples of reading back; none where it is off."""
     known = execution.read_back
     if known is not None:
         yield families.READ_BACKS.samples(((outcome,), n) for outcome, n in known.outcomes.items())
@@ -146,7 +146,7 @@ def prefixes(index: PrefixIndex) -> Iterator[Samples]:
 
 
 def keys(authenticator: Authenticator) -> Iterator[Samples]:
-    """There are as many values of the label as there are keys, but of tokens, whose tenants come and go."""
+    """Samples of keys, a label value for each, and of signed tokens together, whose tenants come and go."""
     key_states = authenticator.key_states.items()
     yield families.KEY_CALLS.samples((name, key_state.calls) for name, key_state in key_states)
     yield families.KEY_CALLS_IN_FLIGHT.samples(
@@ -197,7 +197,7 @@ def batches(runner: "Runner") -> Iterator[Samples]:
         yield families.BATCHES.samples(
             (status.value, count) for status, count in runner.statuses.items()
         )
-    yield families.BATCH_LINES.samples(runner.lines.items())
+    yield families.BATCH_LINES.samples(runner.serving.lines.items())
 
 
 def realtime(sessions: Sessions) -> Iterator[Samples]:

@@ -15,6 +15,7 @@ from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
+from pdgate.forwarders.read_back import TurnStore
 from pdgate.gateway.admin.bearer import is_operator, knows
 from pdgate.gateway.admin.listener import Listeners
 from pdgate.gateway.admission.gate import Gate
@@ -105,6 +106,7 @@ def execution_of(
     ledger: KvLedger,
     lives: Lives,
     heard: frozenset[str],
+    turns: TurnStore | None,
 ) -> Execution:
     return Execution(
         scheduler,
@@ -116,13 +118,14 @@ def execution_of(
         max_resumes=settings.max_attempts if settings.resume else 0,
         early_first_token=settings.early_first_token,
         read_back=settings.read_back,
+        turns=turns,
     )
 
 
 def encode_stage_of(
     settings: Settings, scheduler: Scheduler, upstream: Upstream, execution: Execution
 ) -> EncodeStage | None:
-    """None where no encode engine can be: then no call is looked at for its media."""
+    """Make the encode stage; None where no encode engine can be, and calls are not searched for media."""
     if not settings.directory and all(one.role is not Role.ENCODE for one in settings.fleet):
         return None
     return EncodeStage(scheduler, upstream, settings.max_attempts, execution.failed)
@@ -169,14 +172,14 @@ def limits_of(settings: Settings) -> Limits:
 def gate_of(
     settings: Settings, endpoints: Endpoints, scheduler: Scheduler, neighbours: SharedLoad | None
 ) -> Gate | None:
-    """None where nothing is limited."""
+    """Make the gate of admission; None where nothing is limited."""
     limits = limits_of(settings)
     if not limits.any:
         return None
     lines = None
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
-    gate = Gate(limits, endpoints, lines)
+    gate = Gate(limits, endpoints, lines, scheduler.cached)
     if limits.give_way:
         gate.giving_way = GivingWayGate(gate)
     scheduler.freed = gate.look
@@ -202,7 +205,7 @@ class Signed(NamedTuple):
 
 
 def signed_of(settings: Settings) -> Signed | None:
-    """None where no signed tokens are taken."""
+    """Make the checks of signed tokens; None where none are taken."""
     if not settings.jwt.issuer:
         return None
     # Only a gateway that takes tokens needs these.
@@ -214,7 +217,7 @@ def signed_of(settings: Settings) -> Signed | None:
 
 
 def door_of(settings: Settings, signed: Signed | None = None) -> Authenticator | None:
-    """None where no keys are asked for."""
+    """Make the authenticator; None where no keys are asked for."""
     if not settings.asks_for_keys:
         return None
     keys = api_keys(settings.api_keys, settings.api_keys_file, settings.aliases)
@@ -223,7 +226,7 @@ def door_of(settings: Settings, signed: Signed | None = None) -> Authenticator |
 
 
 def shares_of(settings: Settings, endpoints: Endpoints) -> Shares | None:
-    """None where no model's calls are shared."""
+    """Make the shares of models; None where no model's calls are shared."""
     if not settings.shares:
         return None
 
@@ -243,7 +246,7 @@ def tenants_of(
     endpoints: Endpoints,
     folder: Path | None,
 ) -> Tenants | None:
-    """None where no keys are asked for. `folder` is shared by the workers of this gateway."""
+    """Make the tenants' accounts; None where no keys are asked for. `folder`: of all workers of this gateway."""
     if authenticator is None:
         return None
 
@@ -299,7 +302,7 @@ def realtime_of(core: GatewayCore, service: Service) -> RealtimeDoor:
 
 
 def steering_of(settings: Settings, endpoints: Endpoints) -> Steering | None:
-    """None where no header may say which engines a call is for."""
+    """Make the steering; None where no header may say which engines a call is for."""
     return Steering(endpoints, EngineAddresses()) if settings.trust_endpoint_headers else None
 
 

@@ -75,5 +75,5 @@ Fault: TypeAlias = Refuse | Delay | Cut | Stall | Corrupt | SlowReader | HalfOpe
 
 
 def name(fault: Fault) -> str:
-    """As in files and flags: "slow_reader"."""
+    """Name of a fault in files and flags: "slow_reader"."""
     return str(fault.__struct_config__.tag)

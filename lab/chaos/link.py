@@ -73,7 +73,7 @@ class Side(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Also one that has been accepted and is not made yet."""
+        """Abort a link, also one that has been accepted and is not made yet."""
         self._unwanted = True
         if self._transport is not None:
             self._transport.abort()

@@ -86,7 +86,7 @@ class RefusedPassage(ChaosPassage):
         self.link.reset()
 
     def asks(self, data: bytes) -> None:
-        """Not even on a connection that stands from an earlier request."""
+        """Drop what is asked, also on a connection that stands from an earlier request."""
 
 
 class Delayed(ChaosPassage):

@@ -138,7 +138,7 @@ class FaultProxy:
 
 
 class _Notes:
-    """Of one fault in one exchange."""
+    """Notes of one fault in one exchange."""
 
     def __init__(self, journal: FaultJournal, fault: Fault, number: int) -> None:
         self._journal = journal

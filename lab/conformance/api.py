@@ -30,7 +30,7 @@ class ApiRefused(Exception):
 
     @property
     def by_the_client(self) -> bool:
-        """It says that the request is wrong, and would say so again."""
+        """Whether the status says that the request is wrong, as it would again."""
         return 400 <= self.status < 500
 
 

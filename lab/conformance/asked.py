@@ -53,7 +53,7 @@ class Wanted:
 
     @property
     def spoken(self) -> str:
-        """By the reference engines."""
+        """The protocol of the reference engines."""
         return self.engine_protocol or self.protocol
 
     @property
@@ -104,7 +104,7 @@ class Wanted:
 
 
 def url_of(entry: str) -> str:
-    """Of an engine that was named by its URL, or as for `pdgate serve --instance`."""
+    """URL of an engine that was named by it, or as for `pdgate serve --instance`."""
     if "url=" not in entry:
         return entry.rstrip("/")
     words = dict(word.partition("=")[::2] for word in entry.split(","))
@@ -112,7 +112,7 @@ def url_of(entry: str) -> str:
 
 
 def flag_of(role: str, entry: str) -> str:
-    """As `pdgate serve --instance` takes it."""
+    """Flag as `pdgate serve --instance` takes it."""
     named = entry if "url=" in entry else f"url={entry.rstrip('/')}"
     return named if "role=" in named else f"role={role},{named}"
 

@@ -199,7 +199,7 @@ class Bench:
 
 
 def first_of(group: BaseExceptionGroup[ProcessFailed]) -> ProcessFailed:
-    """When several engines fail to start, they do for one reason."""
+    """The first failure: engines that fail to start together do so for one reason."""
     found = group.exceptions[0]
     return first_of(found) if isinstance(found, BaseExceptionGroup) else found
 

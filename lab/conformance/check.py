@@ -14,7 +14,7 @@ class Broken(Exception):
 
 
 class NotApplicable(Exception):
-    """It cannot be asked here; the message says why."""
+    """A check that cannot be made here; the message says why."""
 
 
 class Verdict(StrEnum):

@@ -99,7 +99,7 @@ def conformance(
 
 
 class _Bar:
-    """On stderr, so that what is on stdout can be read by programs."""
+    """Progress on stderr, so that what is on stdout can be read by programs."""
 
     def __enter__(self) -> Self:
         from rich.console import Console

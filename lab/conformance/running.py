@@ -20,20 +20,20 @@ from pdgate.lab.processes import ProcessFailed
 CHECK_SECONDS = 120.0
 
 
-def nobody(_: Check | None, __: int, ___: int) -> None:
-    """For a caller that does not want to see how far it is."""
+def unwatched(_: Check | None, __: int, ___: int) -> None:
+    """Progress for a caller that does not want to see it."""
 
 
 Progress = Callable[[Check | None, int, int], None]
 """Called with the check that begins (None: engines start), how many are over, and of how many."""
 
 
-def run(wanted: Wanted, progress: Progress = nobody) -> Report:
+def run(wanted: Wanted, progress: Progress = unwatched) -> Report:
     """Raises BadWish, ProcessFailed."""
     return asyncio.run(run_async(wanted, progress))
 
 
-async def run_async(wanted: Wanted, progress: Progress = nobody) -> Report:
+async def run_async(wanted: Wanted, progress: Progress = unwatched) -> Report:
     """Raises BadWish, ProcessFailed."""
     wanted.check([one.id for one in CHECKS])
     forwarder = wanted.forwarder()

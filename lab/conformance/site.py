@@ -66,7 +66,7 @@ class Site:
         return " ".join(f"{self.salt}{number}{'abcdefgh'[word % 8]}" for word in range(words))
 
     def body(self, prompt: object, **fields: Any) -> dict[str, Any]:
-        """Of a completion: greedy, and of a few tokens, unless `fields` say otherwise."""
+        """Body of a completion: greedy, and of a few tokens, unless `fields` say otherwise."""
         basic = {"model": self.model, "prompt": prompt, "max_tokens": 8, "temperature": 0}
         return {**basic, **fields}
 

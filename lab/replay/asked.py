@@ -14,7 +14,7 @@ class BadReplayFlag(ValueError):
 def calls_of(
     trace: Path, scale: float, limit: int | None, seconds: float | None
 ) -> list[TraceCall]:
-    """In the order of their times, the first at 0. Raises BadTrace, BadReplayFlag."""
+    """Calls in the order of their times, the first at 0. Raise BadTrace, BadReplayFlag."""
     asks = read(trace)[:limit]
     asks = faster(asks, above_zero("--scale", scale))
     first = asks[0].at

@@ -23,7 +23,7 @@ class AnswerReader(Protocol):
 
 
 class AnswerLost(Exception):
-    """There is no answer, or only a part of one; the message says how, in a few words."""
+    """No answer, or only a part of one; the message says how, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ class Figures:
 
 
 def figures(outcomes: Sequence[ReplayOutcome], targets: Targets) -> Figures:
-    """Of one call at least."""
+    """Figures of one call at least."""
     sent = [one for one in outcomes if one.sent]
     late = [one.late for one in sent]
     return Figures(

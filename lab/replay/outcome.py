@@ -38,7 +38,7 @@ class ReplayOutcome:
 
     @property
     def late(self) -> float:
-        """By how much the driver itself was late."""
+        """Seconds by which the driver itself was late."""
         return max(0.0, self.sent - self.due)
 
     @property
@@ -47,14 +47,14 @@ class ReplayOutcome:
 
     @property
     def tpot(self) -> float | None:
-        """Between two tokens, on average; None for an answer that has no two."""
+        """Seconds between two tokens, on average; None for an answer that has no two."""
         if self.first is None or self.last is None or self.tokens < 2:
             return None
         return (self.last - self.first) / (self.tokens - 1)
 
     @property
     def whole(self) -> float | None:
-        """From its being sent to its end."""
+        """Seconds from its being sent to its end."""
         return None if self.why or self.ended is None else self.ended - self.sent
 
     def good(self, targets: Targets) -> bool:

@@ -42,7 +42,7 @@ class Prompts:
         self._drawn = lru_cache(KEPT_BLOCKS)(drawn)
 
     def tokens(self, ask: TraceCall) -> int:
-        """Of the prompt that is sent."""
+        """Tokens of the prompt that is sent."""
         return max(1, round(ask.prompt_tokens * self._block_tokens / BLOCK_TOKENS))
 
     def of(self, number: int, ask: TraceCall) -> msgspec.Raw:

@@ -22,16 +22,16 @@ class Agenda:
         self._count = 0
 
     def clock(self) -> float:
-        """For parts that want a function, as they get `time.monotonic` otherwise."""
+        """Clock for parts that want a function, as they get `time.monotonic` otherwise."""
         return self.now
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Not before now."""
+        """Have `act` done at that time, or now if it is past."""
         self._count += 1
         heappush(self._heap, (max(time, self.now), self._count, act))
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Run until nothing is left to happen."""
         heap = self._heap
         while heap:
             self.now, _, act = heappop(heap)

@@ -27,7 +27,7 @@ class SimulatedBatch:
         return len(self._jobs)
 
     def join(self, job: SimulatedJob) -> None:
-        """From the next step on."""
+        """Join from the next step on."""
         job.state = SimulatedState.DECODING
         job.since_step = self.steps
         job.last_step = self.steps + job.answer_tokens - job.produced
@@ -66,7 +66,7 @@ class SimulatedBatch:
         return None
 
     def steps_alike(self) -> int:
-        """Until some call has a first or a last token, one at least; there must be a call."""
+        """Steps until some call has a first or a last token, one at least; there must be a call."""
         if self._fresh:
             return 1
         self._drop_gone()

@@ -72,7 +72,7 @@ def simulate(
         float | None, _option(POLICIES, "Seconds of reading at each engine; others wait.")
     ] = None,
     late_share: Annotated[
-        float, _option(POLICIES, "Of prompt tokens, for late calls that wait.", min=0, max=1)
+        float, _option(POLICIES, "Of reading, for late calls that wait.", min=0, max=1)
     ] = Limits().late_share,
     max_wait: Annotated[float, _option(POLICIES, "Seconds that one may wait.")] = (
         Limits().wait_seconds

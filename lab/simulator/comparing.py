@@ -36,7 +36,7 @@ def run_all(
     policy: Loads = load,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Ran]:
-    """In the order of the cases. `progress`: called with calls that are over.
+    """Run all, in the order of the cases. `progress`: called with calls that are over.
 
     With several processes `policy` must be a function of a module, as they import it.
     """

@@ -26,7 +26,7 @@ class SimulatedEncoders:
         self.apart = apart
 
     def encode(self, at: str, items: int, done: Callable[[], None]) -> None:
-        """At the engine of this id, behind what it has to encode already."""
+        """Encode at the engine of this id, behind what it has to encode already."""
         begins = max(self._agenda.now, self._free_at.get(at, 0.0))
         ends = self._free_at[at] = begins + items * self._item_seconds
         self._agenda.at(ends, done)

@@ -128,7 +128,7 @@ class SimulatedEngine:
         return job.produced + self._batch.steps + steps - job.since_step
 
     def abort(self, job: SimulatedJob) -> int:
-        """It is not wanted any more. Returns the tokens of its answer that it has made.
+        """Abort a job. Return the tokens of its answer that it has made.
 
         One that a step is about leaves with the end of that step, and tells nothing of it.
         """

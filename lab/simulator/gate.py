@@ -12,6 +12,7 @@ from pdgate.lab.simulator.agenda import Agenda
 from pdgate.lab.simulator.giving_way import PausableJourney, SimulatedGivingWay
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.scheduler import Scheduler
 
 TICK_SECONDS: Final = 0.25
 
@@ -22,12 +23,15 @@ class SimulatedGate:
         refused: Calls that were turned away.
     """
 
-    def __init__(self, limits: Limits, endpoints: Endpoints, agenda: Agenda) -> None:
+    def __init__(
+        self, limits: Limits, endpoints: Endpoints, agenda: Agenda, scheduler: Scheduler
+    ) -> None:
         self.refused = 0
         self._limits = limits
         self._room = Room(limits)
         self._endpoints = endpoints
         self._agenda = agenda
+        self._scheduler = scheduler
         self._line = Line(limits.late_share)
         self._pace = Pace()
         self._waiting: dict[LinePlace, tuple[Callable[[], None], Callable[[], None]]] = {}
@@ -49,8 +53,9 @@ class SimulatedGate:
         if not self._limits.any or (not self._line and self._has_room()):
             self._begin(journey, begin)
             return
-        due = self._room.due(self._endpoints.eligible(None), tokens, self._agenda.now)
-        place = LinePlace(journey.urgency, "", tokens, due)
+        now, cached = self._agenda.now, self._scheduler.cached(journey.call)
+        due, seconds = self._room.due(self._endpoints.eligible(None), tokens, now, cached)
+        place = LinePlace(journey.urgency, "", tokens, due, seconds=seconds)
         if self._is_hopeless(place):
             self._refuse(refuse)
             return
@@ -76,7 +81,7 @@ class SimulatedGate:
         self.look()
 
     def look(self) -> None:
-        """There may be room now."""
+        """Let calls in for which there is room by now."""
         while (self._line or self._giving.paused) and self._has_room():
             again = self._giving.lets_in(self._line)
             if again is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from pdgate.lab.simulator.agenda import Agenda
+from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace
 from pdgate.scheduling.admission.giving_way import (
     RunningCall,
@@ -24,14 +25,20 @@ PAUSE_SECONDS: Final = 0.02
 
 
 class PausableJourney(Protocol):
-    """What may be ended, to go on later."""
+    """What may be ended, to go on later.
+
+    Attributes:
+        call: As it came.
+    """
+
+    call: Call
 
     @property
     def urgency(self) -> int:
-        """As its caller said."""
+        """Urgency as the caller said."""
 
     def running(self, urgency: int) -> RunningCall | None:
-        """None while it cannot be paused."""
+        """Return what can be paused of the call; None while it cannot be."""
 
     def pause(self) -> None:
         """Its jobs end, and what they held is free."""

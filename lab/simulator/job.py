@@ -31,7 +31,7 @@ class JobListener(Protocol):
     """Listener to a job; may give its engine other jobs meanwhile."""
 
     def load(self, job: "SimulatedJob", missing_tokens: int) -> None:
-        """There is room for its KV, of which so much is not there yet: have it brought."""
+        """Have the missing KV brought, as there is room for all of it."""
 
     def first_token(self, job: "SimulatedJob") -> None: ...
 
@@ -80,10 +80,10 @@ class SimulatedJob:
 
     @property
     def context_tokens(self) -> int:
-        """That it must have before it makes its next token, while it does not decode."""
+        """Tokens that it must have before it makes its next one, while it does not decode."""
         return self.prompt_tokens + self.produced
 
     @property
     def missing(self) -> int:
-        """Of these, what has still to be computed."""
+        """Tokens of the context that have still to be computed."""
         return self.context_tokens - self.computed

@@ -86,8 +86,10 @@ class Journey:
         self._said = 0
 
     def begin(self) -> None:
-        """It is let in."""
-        self.outcome.began = self._roads.agenda.now
+        """Begin, as the call is let in."""
+        self.outcome.began = now = self._roads.agenda.now
+        if now > self._ask.at:
+            self.call = self.call.begun(now - self._ask.at)
         self._attempt()
 
     # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.

@@ -78,7 +78,7 @@ class KvCache:
         return CallShare(blocks, shared, own)
 
     def grow(self, tokens: int) -> None:
-        """By what calls have answered; `room` says how much that may be."""
+        """Grow by what calls have answered; `room` says how much that may be."""
         self.held_tokens += tokens
         self._evict()
 

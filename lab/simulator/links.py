@@ -21,7 +21,7 @@ class SimulatedLinks:
         self._received: dict[str, float] = {}
 
     def move(self, sender: str, receiver: str, tokens: int, done: Callable[[], None]) -> None:
-        """After what both have to move already."""
+        """Move tokens after what both have to move already."""
         now = self._agenda.now
         begins = max(now, self._sent.get(sender, now), self._received.get(receiver, now))
         ends = begins + self._hardware.transfer_seconds(tokens)

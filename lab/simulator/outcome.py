@@ -44,7 +44,7 @@ class SimulatedOutcome:
 
     @property
     def tpot(self) -> float | None:
-        """Between two tokens, on average; None for an answer that has no two."""
+        """Seconds between two tokens, on average; None for an answer that has no two."""
         if self.first is None or self.ended is None or self.ask.answer_tokens < 2:
             return None
         return (self.ended - self.first) / (self.ask.answer_tokens - 1)

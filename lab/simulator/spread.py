@@ -31,5 +31,5 @@ def some(values: Iterable[float | None]) -> list[float]:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values: the one that so many are not above (nearest rank)."""
+    """The one of sorted values that so many are not above (nearest rank)."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

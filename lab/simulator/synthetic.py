@@ -68,7 +68,7 @@ SHAPES: Final[Mapping[str, TrafficShape]] = {
 def conversations(
     calls: int, per_second: float, random: Random, shape: TrafficShape = SHAPES["conversations"]
 ) -> list[TraceCall]:
-    """So many calls at that rate, by conversations that begin at random."""
+    """Make so many calls at that rate, by conversations that begin at random."""
     asks: list[TraceCall] = []
     fresh = 0
     begin = 0.0

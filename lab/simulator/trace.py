@@ -128,7 +128,7 @@ def in_batches(asks: Sequence[TraceCall], share: float, random: Random) -> list[
 
 
 def copied(asks: Sequence[TraceCall], copies: int, random: Random) -> list[TraceCall]:
-    """So many populations of users, each of which does the same at another time.
+    """Calls of so many populations of users, each of which does the same at another time.
 
     They share no prefixes, and each is ahead by some part of the trace's length, the end of
     which goes on with its beginning.

@@ -99,6 +99,12 @@ NO_CONNECTOR: Final = DoctorCheck(
     "prefill keeps nothing and decode fetches nothing; with a connector of another protocol a call may kill it",
     "start it with `--kv-transfer-config '{\"kv_connector\": \"NixlConnector\", ...}'`, or name its `--pdd-protocol`",
 )  # fmt: skip
+RANKS_UNNAMED: Final = DoctorCheck(
+    "ranks_unnamed", _WRONG, _LOOK,
+    "a prefill engine of `vllm-kvt` has several data-parallel ranks, which the gateway takes for one",
+    "decode asks the first rank for everything: the others do nothing, and in staged mode what they hold is not found",
+    "give the instance `dp=N`, with the first rank's `kv`",
+)  # fmt: skip
 VERSION_UNTESTED: Final = DoctorCheck(
     "version_untested", _BEWARE, _LOOK,
     "its kind or version is not among those that pdgate was tested with",

@@ -55,6 +55,7 @@ async def look(client: httpx2.AsyncClient, instance: Instance) -> SeenEngine:
         "kind": kind,
         "version": version if isinstance(version, str) else "",
         "block_tokens": page.block_tokens,
+        "ranks": max(1, len(page.ranks)),
         "prefix_caching": page.prefix_caching,
         "kv_dtype": page.kv_dtype,
         "counters": page.counters,

@@ -27,10 +27,10 @@ Ids = Mapping[str, tuple[str, float]]
 
 
 class Bar(Protocol):
-    """Where progress is shown."""
+    """Display of progress."""
 
     def add(self, steps: int) -> None:
-        """So many more are to be made."""
+        """Add steps that are to be made."""
 
     def step(self) -> None: ...
 
@@ -95,7 +95,7 @@ def read_ids(path: Path) -> Ids:
 
 
 def write_ids(path: Path, before: Ids, found: Ids) -> None:
-    """To a file, where those that did not answer stay as they were. Raises OSError."""
+    """Write ids to a file, where those that did not answer stay as they were. Raises OSError."""
     known = {**before, **found}
     entries = {
         url: {"engine_id": name, "started": started} for url, (name, started) in known.items()

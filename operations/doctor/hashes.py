@@ -75,7 +75,7 @@ class Ears:
 
 @asynccontextmanager
 async def listening(fleet: Iterable[SeenEngine], kv_secrets: Sequence[str]) -> AsyncIterator[Ears]:
-    """To all that publish, and could be connected to."""
+    """Listen to all that publish, and could be connected to."""
     wires: dict[str, Wire] = {}
     try:
         for seen in fleet:

@@ -53,12 +53,13 @@ _WILDCARDS: Final = ("*", "0.0.0.0", "[::]", "")
 
 @dataclass(slots=True)
 class SeenMetrics:
-    """Of /metrics, what the doctor wants.
+    """The part of /metrics that the doctor wants.
 
     Attributes:
         taken_tokens: Of prompts, that came from other engines; None if it does not count these.
         has_nixl: It has counters of vLLM's NixlConnector, which are there from its start.
         any: There is a page.
+        ranks: Data-parallel, that have a cache of their own.
     """
 
     block_tokens: int | None = None
@@ -69,6 +70,7 @@ class SeenMetrics:
     counters: dict[str, float] = field(default_factory=dict)
     has_nixl: bool = False
     any: bool = False
+    ranks: set[str] = field(default_factory=set)
 
 
 def page(text: str) -> SeenMetrics:
@@ -89,6 +91,7 @@ def page(text: str) -> SeenMetrics:
                 taken = sample.value if labels.get("source") == "external_kv_transfer" else 0
                 found.taken_tokens = (found.taken_tokens or 0) + int(taken)
             elif sample.name == CACHE_CONFIG:
+                found.ranks.add(labels.get("engine", ""))
                 size = labels.get("block_size", "")
                 found.block_tokens = int(size) if size.isdecimal() else None
                 found.prefix_caching = _WORDS.get(labels.get("enable_prefix_caching", ""))
@@ -117,7 +120,7 @@ def cards(body: Any) -> tuple[dict[str, Card], str, float | None]:
 
 
 def vllm_connector(body: Any) -> SeenConnector:
-    """Of /server_info?config_format=json, which only vLLM's development mode has."""
+    """Connector in /server_info?config_format=json, which only vLLM's development mode has."""
     given = _dict(_dict(body, "vllm_config"), "kv_transfer_config")
     lease = _dict(given, "kv_connector_extra_config").get("kv_lease_duration")
     return SeenConnector(
@@ -139,7 +142,7 @@ class SglangInfo:
 
 
 def lmdeploy_info(body: bytes) -> dict[str, int]:
-    """Of /distserve/engine_info, which is a text that is JSON; empty for what is none."""
+    """Numbers in /distserve/engine_info, which is a text that is JSON; empty for what is none."""
     try:
         found = lmdeploy.unquoted(body)
         told = {"block_tokens": value(found, "block_size"), "tp": value(found, "tp_size")}
@@ -149,7 +152,7 @@ def lmdeploy_info(body: bytes) -> dict[str, int]:
 
 
 def sglang_info(body: Any) -> SglangInfo:
-    """Of SGLang's /server_info: its arguments, and its version."""
+    """Facts in SGLang's /server_info: its arguments, and its version."""
     modes = {"prefill": Role.PREFILL, "decode": Role.DECODE}
     size = body.get("page_size") if isinstance(body, dict) else None
     off = body.get("disable_radix_cache") if isinstance(body, dict) else None
@@ -163,7 +166,7 @@ def sglang_info(body: Any) -> SglangInfo:
 
 
 def bootstrap(body: Any) -> SeenBootstrap:
-    """Of GET <bootstrap>/query."""
+    """Facts in the answer to GET <bootstrap>/query."""
     try:
         ids = tuple(engine for _, engine in mooncake.engine_ids(body))
         addresses = [
@@ -181,7 +184,7 @@ def bootstrap(body: Any) -> SeenBootstrap:
 
 
 def events(body: Any, host: str) -> SeenEvents | None:
-    """Of /kv_event_sources, the first rank's; a wildcard becomes the engine's host."""
+    """The first rank's source in /kv_event_sources; a wildcard becomes the engine's host."""
     first = next(iter(body.values()), None) if isinstance(body, dict) else None
     endpoint = _text(first, "endpoint")
     if not isinstance(first, dict) or not endpoint:
@@ -193,7 +196,7 @@ def events(body: Any, host: str) -> SeenEvents | None:
 
 
 def tokens(body: Any) -> tuple[int, ...] | None:
-    """Of POST /tokenize."""
+    """Token ids in the answer to POST /tokenize."""
     found = body.get("tokens") if isinstance(body, dict) else None
     if not isinstance(found, list) or not all(isinstance(one, int) for one in found):
         return None

@@ -43,7 +43,7 @@ Step = Callable[[], None]
 
 
 def prompt() -> str:
-    """That no engine has in its cache."""
+    """A prompt that no engine has in its cache."""
     return f"{uuid.uuid4().hex} " + " ".join(map(str, range(NUMBERS)))
 
 
@@ -60,7 +60,7 @@ async def probe(
     step: Step,
     kv_secrets: Sequence[str] = (),
 ) -> Probes:
-    """Only those that are well; whatever goes wrong is part of what is found."""
+    """Probe the engines that are well; whatever goes wrong is part of what is found."""
     examined = Examined([seen for seen in fleet if seen.well], Probes())
     probes = examined.probes
     await _alone(client, examined, step, kv_secrets)

@@ -47,7 +47,7 @@ class SeenBootstrap:
 
 @dataclass(frozen=True, slots=True)
 class SeenEvents:
-    """Where KV events are published; an address that others can dial.
+    """Publisher of KV events, with an address that others can dial.
 
     Attributes:
         source: All that the engine says of it.
@@ -69,6 +69,7 @@ class SeenEngine:
         kind: vllm, sglang, pdgate; by the owner of its models.
         block_tokens: In a KV block.
         tp: Its tensor-parallel size, of protocols whose two sides must have the same.
+        ranks: How many data-parallel ones its metrics show.
         counters: Of its metrics, those in parsing.COUNTERS.
         started: Something that is another for each start of the process.
         skew_seconds: Its clock before ours.
@@ -87,6 +88,7 @@ class SeenEngine:
     version: str = ""
     block_tokens: int | None = None
     tp: int | None = None
+    ranks: int = 1
     prefix_caching: bool | None = None
     kv_dtype: str = ""
     counters: Mapping[str, float] = field(default_factory=dict)
@@ -132,7 +134,7 @@ class SeenKept:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Where decode is to fetch it."""
+        """Address at which decode is to fetch it."""
         port = (self.params or {}).get("remote_port")
         host = self.text("remote_host")
         return (host, port) if host and isinstance(port, int) else None

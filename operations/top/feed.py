@@ -38,7 +38,7 @@ class Away:
 async def pictures(
     url: str, token: str, retry_seconds: float = RETRY_SECONDS
 ) -> AsyncGenerator[Picture | Away]:
-    """For ever. Raises BadAsk where the gateway wants another token, or has no such pictures."""
+    """Pictures for ever. Raise BadAsk where the gateway wants another token, or has no such pictures."""
     timeout = httpx2.Timeout(SILENT_SECONDS)
     headers = {"authorization": f"Bearer {token}"}
     # A proxy of the environment is for the world outside.

@@ -15,7 +15,7 @@ TRACK: Final = 7
 
 
 def pairs(running: Iterable[Mapping[str, Any]], most: int) -> Table | None:
-    """Of so many pairs at most, those with the most calls; None where there is none."""
+    """Table of so many pairs at most, those with the most calls; None where there is none."""
     crossing: Counter[tuple[str, str]] = Counter()
     answering: Counter[tuple[str, str]] = Counter()
     for call in running:

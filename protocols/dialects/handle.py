@@ -53,7 +53,7 @@ def word(reply: Json, name: str) -> object:
 
 
 def only_choice(reply: Json) -> Json:
-    """Of prefill's answer. Raises EngineFailed if there is not exactly one."""
+    """The choice of prefill's answer. Raise EngineFailed if there is not exactly one."""
     raw = reply.get("choices", _NULL)
     if len(raw) > MOST_CHOICES_BYTES:
         raise EngineFailed(f"prefill's choices are longer than {MOST_CHOICES_BYTES} bytes")

@@ -30,9 +30,9 @@ LOCAL: Final[Json] = {"do_local_prefill": True}
 
 
 def peer(prefill: Instance) -> dict[str, object]:
-    """Names P to decode; the port is a number."""
+    """Names P to decode; the port is a number, and each data-parallel rank has the next one."""
     host, port = prefill.kv_address(DEFAULT_PORT)
-    return {"remote_host": host, "remote_port": port}
+    return {"remote_host": host, "remote_port": port + (prefill.dp_rank or 0)}
 
 
 def held_by(prefill: Instance) -> dict[str, object]:

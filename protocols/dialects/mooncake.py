@@ -43,7 +43,7 @@ RECEIVE: Final[Json] = {"do_remote_decode": False, "do_remote_prefill": True}
 
 
 def bootstrap_url(prefill: Instance) -> str:
-    """With its scheme: a bare "host:port" makes vLLM's decode answer 500."""
+    """URL with its scheme: a bare "host:port" makes vLLM's decode answer 500."""
     host, port = prefill.kv_address(BOOTSTRAP_PORT)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 

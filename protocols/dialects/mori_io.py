@@ -1,7 +1,7 @@
 """kv_transfer_params of AMD's MoRI-IO connector: READ, where decode pulls, and WRITE, where prefill writes.
 
     READ     prefill is asked with `ask`, and its answer goes to decode word for word
-    WRITE    both are asked at once, and each is told where the other listens
+    WRITE    both are asked at once, each with the address of the other
 
 Both legs have one transfer_id. The peer's address goes as remote_host, remote_handshake_port and remote_notify_port, and not
 in the request id, which clients see: the connector looks there first, and takes the fields otherwise.
@@ -34,7 +34,7 @@ def ask(transfer_id: str) -> Json:
 
 
 def kept(reply: Json) -> Json:
-    """Where prefill keeps the blocks. Raises EngineFailed."""
+    """Fields that say where prefill keeps the blocks. Raise EngineFailed."""
     return handle.found(reply, FIELD, *READ)
 
 

@@ -62,7 +62,7 @@ def crossed(fleet: Iterable[Instance]) -> tuple[Instance, Instance] | None:
 
 
 def parse(request_id: str) -> PeerId | None:
-    """None if the id names no peer, or a port that cannot be one."""
+    """Return the peer that an id names; None if it names none, or a port that cannot be one."""
     match = _ID.fullmatch(request_id)
     if match is None or not 0 < int(match["port"]) < 65536:
         return None

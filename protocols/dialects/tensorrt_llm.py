@@ -51,7 +51,7 @@ def expect(id: int, prefill: Instance) -> Json:
 
 
 def endpoint(server_info: bytes) -> str:
-    """Of what a context server says of itself. Raises ValueError."""
+    """Endpoint that a context server says of itself. Raise ValueError."""
     named = value(parse_object(server_info), FIELD, {}).get("ctx_info_endpoint")
     one = named[0] if isinstance(named, list) and named else named
     if isinstance(one, str) and one:

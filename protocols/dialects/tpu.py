@@ -22,5 +22,5 @@ KEPT_SECONDS: Final = 180.0
 
 
 def kept(reply: Json) -> Json:
-    """Where prefill keeps the blocks; {} where there is no full one. Raises EngineFailed."""
+    """Fields that say where prefill keeps the blocks; {} where there is no full one. Raise EngineFailed."""
     return handle.found(reply, FIELD, *NAMES, empty=True)

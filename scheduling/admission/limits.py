@@ -31,8 +31,8 @@ class Limits:
         wait_seconds: The longest that one may.
         prefill_seconds: What a prefill engine may have to read; while all have more, calls wait here, and
             those that can be in time go before those that are late.
-        late_share: Of the prompt tokens that begin, what may be of late calls while others wait that
-            can be in time.
+        late_share: Of the time for which prompts are read that begin, what may be of late calls while
+            others wait that can be in time.
         step_seconds: What a step of a decode engine may take with one answer more; while all would take
             longer, calls wait here.
         in_time_seconds: Within which a prompt is to be read for a call to be in time.
@@ -49,14 +49,14 @@ class Limits:
     wait_seconds: float = 30.0
     ttft_seconds: float | None = None
     prefill_seconds: float | None = None
-    late_share: float = 0.1
+    late_share: float = 0.05
     step_seconds: float | None = None
     in_time_seconds: float = inf
     give_way: int = 0
     target_seconds: float = inf
 
     def in_gateway(self, targets: Targets) -> Self:
-        """With what follows from the targets, where calls are to wait in the gateway.
+        """Limits with what follows from the targets, where calls are to wait in the gateway.
 
         Only what waits here can be late before it has begun, so giving way makes calls wait here if no limit does.
         """
@@ -83,5 +83,5 @@ class Limits:
         return any(limit is not None for limit in found)
 
     def shared_by(self, processes: int) -> Self:
-        """For each of several processes: its part is rounded up, as none may be left without."""
+        """Limits for each of several processes: its part is rounded up, as none may be left without."""
         return replace(self, waiting=-(-self.waiting // processes))

@@ -8,11 +8,13 @@ urgent, the newest of the tenant that has most waiting, and first of those that 
 
 Calls that are late, as they had to begin before now to be in time, go after all equally urgent ones that are
 not: served in turn, they would make those late that come behind them, and under overload soon all. They take
-turns among themselves. Lest they wait for as long as others come, a share of the tokens that begin is theirs.
+turns among themselves. Lest they wait for as long as others come, a share of the time for which prompts are
+read is theirs.
 
 How long one that joins will wait: those before it, at the pace of late. That is the mean time between
 two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
-nothing of what engines can take, so the time until its first one begins is not counted.
+nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
+at a time, so the time since the last one is one of these times and not all of them.
 """
 
 from collections import deque
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from pdgate.protocols.call import Call
 from pdgate.protocols.priority import ORDINARY
 
 REMEMBERED: Final = 20
@@ -34,6 +37,8 @@ class LinePlace:
         tenant: Name of those that share a turn; "" is a tenant, too.
         tokens: What serving it takes of its tenant's turn.
         due: When it is late unless it has begun; no call is where that is not said.
+        seconds: For which an engine that does nothing else reads it; said with `due`.
+        call: Whose it is, for who looks up what is cached of its prompt.
         made_way: How many running calls have given way to it.
     """
 
@@ -42,6 +47,8 @@ class LinePlace:
     tokens: int = 1
     due: float = inf
     made_way: int = 0
+    seconds: float = 0.0
+    call: Call | None = None
 
 
 @dataclass(slots=True)
@@ -69,7 +76,7 @@ class _Turns:
         return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
 
     def take(self, place: LinePlace) -> None:
-        """It is served, as it was the first."""
+        """Serve the first of the line."""
         tenant = place.tenant
         self.tenants[tenant].popleft()
         self.now = self.had[tenant]
@@ -103,7 +110,7 @@ class _Level:
     Attributes:
         in_time: Those that can be in time, when that was last looked at.
         late: The others.
-        owed: Tokens that late ones may have, though others wait.
+        owed: Seconds for which late ones may be read, though others wait.
     """
 
     in_time: _Turns = field(default_factory=_Turns)
@@ -112,7 +119,7 @@ class _Level:
 
     @property
     def last(self) -> _Turns:
-        """That of the two which is served last; without any there is nothing."""
+        """The one of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
     def take(self, now: float, late_share: float) -> LinePlace:
@@ -123,27 +130,27 @@ class _Level:
                 # Not served, so its tenant's turn it is still.
                 in_time.drop(place)
                 late.add(place)
-            elif late.tenants and self.owed >= (first := late.first()).tokens:
-                self.owed -= first.tokens
+            elif late.tenants and self.owed > 0 and self.owed >= (first := late.first()).seconds:
+                self.owed -= first.seconds
                 late.take(first)
                 return first
             else:
                 in_time.take(place)
-                self.owed += late_share * place.tokens if late.tenants else -self.owed
+                self.owed += late_share * place.seconds if late.tenants else -self.owed
                 return place
         place = late.first()
         late.take(place)
         return place
 
     def of(self, place: LinePlace) -> _Turns:
-        """Where it waits."""
+        """Turns among which a call waits."""
         queue = self.late.tenants.get(place.tenant)
         return self.late if queue is not None and place in queue else self.in_time
 
 
 class Line:
     def __init__(self, late_share: float = 0.0) -> None:
-        """`late_share`: of the tokens that begin while others wait that are in time."""
+        """`late_share`: of the seconds for which those are read that begin while late ones wait."""
         self.late_share = late_share
         self._levels: dict[int, _Level] = {}
         self._waiting: set[LinePlace] = set()
@@ -172,7 +179,7 @@ class Line:
         return min(u for u, level in self._levels.items() if level.last.tenants)
 
     def leave(self, place: LinePlace) -> None:
-        """It waits no more; nothing if it did not."""
+        """Take a call out of the line, if it is there."""
         if place in self._waiting:
             self._waiting.remove(place)
             self._levels[place.urgency].of(place).drop(place)
@@ -219,6 +226,9 @@ class Pace:
         """Seconds until one with so many before it begins; None while nothing is known."""
         if self._seconds is None:
             return None
-        # No call has begun for longer than usual: then this is the pace.
+        seconds = self._seconds
         since = now - self._last if self._last is not None else 0.0
-        return (before + 1) * max(self._seconds, since)
+        if since > seconds:
+            # No call has begun for longer than usual: as if one did now.
+            seconds += (since - seconds) / REMEMBERED
+        return max(since, (before + 1) * seconds)

@@ -14,7 +14,7 @@ Workers of one gateway take turns for a place, and replicas cannot: each has the
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -30,10 +30,12 @@ from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
 
 ALONE: Final = 2.0
 
+NOTHING: Final[Mapping[str, int]] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Ample:
-    """Where there is room for sure, among the engines of one eligible set, as there mostly is.
+    """Bounds below which there is room for sure, among the engines of one eligible set, as there mostly is.
 
     Attributes:
         begun: Fewer calls than that have begun, and
@@ -145,15 +147,22 @@ class Room:
                     return True
         return False
 
-    def due(self, eligible: EligibleSet, tokens: int, now: float) -> float:
-        """When a prompt must begin, at an engine that reads nothing, to be in time."""
+    def due(
+        self, eligible: EligibleSet, tokens: int, now: float, cached: Mapping[str, int] = NOTHING
+    ) -> tuple[float, float]:
+        """Time at which a prompt must begin to be in time, where that is latest of the engines if they read nothing
+        else; and for how many seconds it is read there.
+
+        `cached`: Instance id -> tokens of it.
+        """
         engines = _readers(eligible)
         if self._limits.in_time_seconds == inf or not engines:
-            return inf
-        return now + self._limits.in_time_seconds - min(alone_seconds(e, tokens) for e in engines)
+            return inf, 0.0
+        seconds = min(alone_seconds(e, tokens - cached.get(e.instance.id, 0)) for e in engines)
+        return now + self._limits.in_time_seconds - seconds, seconds
 
     def soonest(self, eligible: EligibleSet, now: float) -> float:
-        """When the engine that has least to read has read it."""
+        """Time at which the engine that has least to read has read it."""
         if self._limits.in_time_seconds == inf:
             return now
         return now + min((waiting_seconds(e) for e in _readers(eligible)), default=0.0)

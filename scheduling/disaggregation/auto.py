@@ -87,7 +87,7 @@ def _may_look(
 
 
 def split_seconds(call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]) -> float | None:
-    """Until the first token, if prefill reads the prompt; the call waits there already."""
+    """Seconds until the first token, if prefill reads the prompt; the call waits there already."""
     unread = unread_tokens_there(prefill)
     reading = prefill.latency.prefill_seconds(unread, prefill.unread_squares)
     loading = _least(decode.latency.loading_seconds(call.prompt_tokens) for decode in decodes)
@@ -97,7 +97,7 @@ def split_seconds(call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]) ->
 def least_local(
     call: Call, decodes: Sequence[Endpoint], cached: Mapping[str, int] = NOTHING_CACHED
 ) -> tuple[float, float, str] | None:
-    """At the decode engine that costs least: until the first token, others held up, and its id."""
+    """Seconds at the decode engine that costs least: until the first token, of others held up; and its id."""
     costs = (
         _local(call.prompt_tokens - cached.get(decode.instance.id, 0), decode) for decode in decodes
     )

@@ -127,7 +127,7 @@ class UncachedTokensAbove(SplitRule):
 
 
 def uncached_tokens(call: Call, decodes: Sequence[Endpoint], cached: Mapping[str, int]) -> int:
-    """Of the prompt, where most of it is cached."""
+    """Uncached tokens of the prompt, where most of it is cached."""
     if not cached:
         return call.prompt_tokens
     return call.prompt_tokens - max(cached.get(decode.instance.id, 0) for decode in decodes)

@@ -51,7 +51,7 @@ class BreakerLimits:
 
 
 class Breaker:
-    """Of one engine. Each method tells whether the state has changed.
+    """Circuit breaker of one engine. Each method tells whether the state has changed.
 
     Attributes:
         latest: One bit for each of the last legs, the latest lowest; set if it failed.

@@ -10,8 +10,9 @@ only all of these together condemn it:
               finishes what it has with a closed port may be at an answer that is not streamed
     FROZEN    a fresh connection gets no answer to GET /health for `seconds`: its API server is
               stopped, or there is no way to it any more
-    STUCK     it answers, but nothing that its engine core counts has moved for `seconds` and a
-              second, though it has work: the core is stopped, or one of the workers that it waits for
+    STUCK     it answers, but nothing that its engine core counts has moved for `seconds`, and it was
+              silent for a second more, though it has work: the core is stopped, or one of the workers
+              that it waits for
 
 A byte on any leg, a leg that ended well and a counter that moved are signs of life of the whole
 engine. `seconds` become more where its pace makes more plausible: SLACK times as long as the longest prompt
@@ -67,7 +68,7 @@ class Evidence:
 
 
 def bound_seconds(seconds: float, expected: float) -> float:
-    """Of silence, for an engine that should say something after `expected` seconds."""
+    """Bound of silence, for an engine that should say something after `expected` seconds."""
     return max(seconds, seconds / 2 + SLACK * expected)
 
 
@@ -84,6 +85,6 @@ def verdict(seen: Evidence, seconds: float) -> LivenessVerdict:
         return LivenessVerdict.ALIVE
     if seen.mute >= bound:
         return LivenessVerdict.FROZEN
-    if seen.still >= bound + STUCK_MORE_SECONDS:
+    if seen.still >= bound and seen.silent >= bound + STUCK_MORE_SECONDS:
         return LivenessVerdict.STUCK
     return LivenessVerdict.ALIVE

@@ -53,7 +53,7 @@ class RecursiveLeastSquares:
         self._fresh = False
 
     def expect(self, a: float, b: float) -> float:
-        """Never less than 0."""
+        """Expected value, never less than 0."""
         if not self._fresh:
             self._fit()
         expected = self.mean + self._first * (a - self._a) + self._second * (b - self._b)
@@ -61,7 +61,7 @@ class RecursiveLeastSquares:
 
     @property
     def base(self) -> float:
-        """Where both are nothing."""
+        """Value where both are nothing."""
         return self.expect(0.0, 0.0)
 
     @property

@@ -237,7 +237,7 @@ class LatencyModel:
     # What is asked.
 
     def prefill_seconds(self, uncached_tokens: int, squares: float | None = None) -> float | None:
-        """Until so many prompt tokens have been read, beginning now: those that wait, and more.
+        """Seconds until so many prompt tokens have been read, beginning now: those that wait, and more.
 
         `squares`: the sum of squares of their prompts, as attention has to do with; None for one
         prompt.
@@ -260,14 +260,14 @@ class LatencyModel:
         return rate.fixed + rate.per_token * straight
 
     def loading_seconds(self, tokens: int) -> float | None:
-        """From the end of prefill to decode's first token, for a prompt of so many."""
+        """Seconds from the end of prefill to decode's first token, for a prompt of so many."""
         if self.loading_rate.seen >= ENOUGH:
             return self.loading_rate.expect(tokens)
         like = self.family.loading_rate()
         return None if like is None else like.expect(tokens)
 
     def step_seconds(self, batch: int, context_tokens: int) -> float | None:
-        """Between two tokens of an answer, of so many answers with so much context together.
+        """Seconds between two tokens of an answer, of so many answers with so much context together.
 
         What only the engine itself has said is believed as far as it makes it no quicker than the
         middle one of its kind, or an engine that says that no step takes any time would get all
@@ -285,13 +285,13 @@ class LatencyModel:
         return max(seconds, of_its_kind)
 
     def longer_seconds(self, tokens: int) -> float:
-        """By how much each answer gets longer if the engine reads so many tokens meanwhile."""
+        """Seconds by which each answer gets longer if the engine reads so many tokens meanwhile."""
         return self.step_time.longer_seconds(tokens)
 
     # What was seen.
 
     def has_call(self) -> None:
-        """It is to read a prompt, so that it will be seen how long that takes."""
+        """Note a prompt to read, which will show how long that takes."""
         if self.overlooked > self._patience:
             self.prefill_rate.forget()
             self._tried = True
@@ -397,12 +397,12 @@ class InstanceFamily:
         self._asked = 0
 
     def prefill_rate(self) -> Rate | None:
-        """Of a typical engine; None while none is known."""
+        """Prefill rate of a typical engine; None while none is known."""
         self._look()
         return self._reading
 
     def quickest(self) -> Rate | None:
-        """Of the engine that reads fastest; None while none is known."""
+        """Rate of the engine that reads fastest; None while none is known."""
         self._look()
         return self._quickest
 

@@ -70,12 +70,12 @@ class StepTime:
         return self._plane.mean
 
     def step_seconds(self, batch: float, context_tokens: float) -> float | None:
-        """Between two tokens, of so many answers with so much context; None while unknown."""
+        """Seconds between two tokens, of so many answers with so much context; None while unknown."""
         plane = self._plane
         return plane.expect(batch, context_tokens) if plane.weight >= ENOUGH else None
 
     def longer_seconds(self, tokens: float) -> float:
-        """By how much a stream gets longer if its engine reads so many prompt tokens meanwhile."""
+        """Seconds by which a stream gets longer if its engine reads so many prompt tokens meanwhile."""
         certain = self._variance + DOUBT * self._read * self._read
         if self._covariance <= 0 or certain == 0:
             return 0.0
@@ -89,7 +89,7 @@ class StepTime:
         batch: float = 1.0,
         context_tokens: float = 0.0,
     ) -> None:
-        """Of a stretch of a stream; one of no steps says nothing.
+        """Learn from a stretch of a stream; one of no steps says nothing.
 
         `batch`, `context_tokens`: answers that were made, and what they attended to, together.
         """

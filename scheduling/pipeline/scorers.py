@@ -62,7 +62,7 @@ def fits(call: Call, endpoint: Endpoint) -> bool:
 
 
 def room(call: Call, endpoint: Endpoint) -> float:
-    """Of its KV, what is free once it has the call and all that is on its way there."""
+    """Share of its KV that is free once it has the call and all that is on its way there."""
     free = kv_free_after(call, endpoint)
     if free is not None:
         return max(0.0, free)
@@ -84,7 +84,7 @@ def idleness(call: Call, endpoint: Endpoint) -> float:
 
 
 def cached_share(context: PolicyContext) -> Scorer:
-    """Of the call's prompt, what the engine need not compute."""
+    """Scorer by the share of the call's prompt that the engine need not compute."""
     return nothing_cached if context.prefixes is None else context.prefixes.cached_share
 
 
@@ -119,7 +119,7 @@ def steps_quick(context: PolicyContext) -> Scorer:
 
 
 def reading_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
-    """Until it has read what it has to read already, and this prompt."""
+    """Seconds until it has read what it has to read already, and this prompt."""
     return reading(endpoint, uncached_tokens)[0]
 
 
@@ -128,7 +128,7 @@ def waiting_seconds(endpoint: Endpoint) -> float:
 
 
 def alone_seconds(endpoint: Endpoint, uncached_tokens: int) -> float:
-    """For a prompt that need not wait."""
+    """Seconds for a prompt that need not wait."""
     expected = endpoint.latency.prefill_seconds(uncached_tokens, uncached_tokens**2)
     return uncached_tokens / TOKENS_PER_SECOND if expected is None else expected
 
@@ -157,7 +157,7 @@ def step_seconds(call: Call, endpoint: Endpoint) -> float:
 
 
 def drawn(random: Random, equals: Sequence[Endpoint]) -> Endpoint:
-    """As `random.choice`, which is two functions of Python and draws until it fits."""
+    """Draw as `random.choice` does, which is two functions of Python and draws until it fits."""
     return equals[floor(random.random() * len(equals))]
 
 
@@ -170,7 +170,7 @@ class Picker(ABC):
 
     @abstractmethod
     def among(self, call: Call, kept: Sequence[Endpoint], score: Score) -> Endpoint:
-        """Of one at least. Those that are not scored cost nothing."""
+        """Pick of one at least. Those that are not scored cost nothing."""
 
     def rule(self) -> Rule:
         """What a reader of the scores can say of its choice; nothing of one that draws lots by them."""
@@ -212,7 +212,7 @@ class PowerOfTwo(Picker):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Softmax(Picker):
-    """By lot, where one that is better by `temperature` has e times as many chances."""
+    """Picker by lot, where an endpoint that is better by `temperature` has e times as many chances."""
 
     def __init__(self, temperature: float, random: Random | None = None) -> None:
         """Raises ValueError unless the temperature is above 0."""

@@ -13,6 +13,10 @@
 So a cached prompt is worth a wait, but no longer one than twice what it saves: were it worth any
 that is in time, calls that all begin alike would queue at one engine of an idle fleet.
 
+What a call has waited in the gateway (Call.waited_seconds) is off its time. If it is late then, it goes where it
+is soonest: in the gateway's line calls that can be in time have gone before it already (admission/line.py), so
+there is nobody to be protected from it, and the engines where late calls wait are not to be.
+
 A call that will be late is late by choice here, and never refused: that is for admission
 (scheduling/admission). `passed_over` says how many there were.
 
@@ -46,6 +50,7 @@ from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.pipeline.pipeline import Pipeline
 from pdgate.scheduling.pipeline.scorers import (
     IN_TIME,
+    TOKENS_PER_CALL,
     Best,
     Scorer,
     alone_seconds,
@@ -120,7 +125,7 @@ class InTime(Policy):
         self._late.came(tokens - max(matched.values()) if matched else tokens)
         if len(endpoints) > ALL:
             endpoints = self._shortlist.of(call, endpoints)
-        in_time, least, kept = self._in_time, inf, []
+        in_time, least, kept = self._in_time - call.waited_seconds, inf, []
         uncached = tokens
         for endpoint in endpoints:
             if matched:
@@ -139,6 +144,8 @@ class InTime(Policy):
                     least = cost
         if not kept:
             self.passed_over["first_token_in_time"] += 1
+            if call.waited_seconds:
+                return _soonest(endpoints, tokens, matched)
             return self._late.choose(call, endpoints)
         most = least + self._close
         # More than any engine has to read, so the first one is taken.
@@ -146,7 +153,8 @@ class InTime(Policy):
         equals: list[Endpoint] | None = None
         for cost, uncached, endpoint in kept:
             if cost <= most and uncached <= fewest:
-                load = in_flight(endpoint)
+                # `in_flight`, without a call of it for each endpoint of each call.
+                load = endpoint.tokens + TOKENS_PER_CALL * (endpoint.calls + endpoint.beyond.calls)
                 if uncached < fewest or load < lightest:
                     fewest, lightest, best, equals = uncached, load, endpoint, None
                 elif load == lightest:
@@ -172,6 +180,7 @@ class InTime(Policy):
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         said = []
+        in_time = self._in_time - call.waited_seconds
         for endpoint in endpoints:
             cached = matched.get(endpoint.instance.id, 0)
             seconds, own_seconds = reading(endpoint, tokens - cached)
@@ -179,9 +188,9 @@ class InTime(Policy):
             if self._steps is not None:
                 cost += self._answering(call, endpoint, self._steps)
             why = f"first token in {seconds:.3f} s, {cached} of {tokens} tokens cached"
-            if seconds > self._in_time:
-                # Such calls go where others are late already.
-                why = f"late: {why}, {self._in_time:g} s are in time"
+            if seconds > in_time:
+                # Such calls go where others are late already, or where it is soonest if it has waited.
+                why = f"late: {why}, {in_time:g} s are in time"
             values = {
                 "first_token_seconds": seconds,
                 "own_seconds": own_seconds,
@@ -201,16 +210,29 @@ class InTime(Policy):
     def rule(self, call: Call, endpoints: Sequence[Endpoint], peer: Instance | None = None) -> Rule:
         tokens = call.prompt_tokens
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
+        in_time = self._in_time - call.waited_seconds
         for endpoint in endpoints:
             uncached = tokens - matched.get(endpoint.instance.id, 0)
-            if reading(endpoint, uncached)[0] <= self._in_time:
+            if reading(endpoint, uncached)[0] <= in_time:
                 return (
-                    Step("first_token_seconds", at_most=self._in_time),
+                    Step("first_token_seconds", at_most=in_time),
                     Step("score", most=True, within=self._close),
                     Step("uncached_tokens"),
                     Step("in_flight_tokens"),
                 )
+        if call.waited_seconds:
+            return (Step("first_token_seconds"),)
         return self._late.rule(call, endpoints)
+
+
+def _soonest(endpoints: Sequence[Endpoint], tokens: int, matched: Mapping[str, int]) -> Endpoint:
+    """Where a prompt of so many tokens is read first."""
+    least, best = inf, endpoints[0]
+    for endpoint in endpoints:
+        seconds, _ = reading(endpoint, tokens - matched.get(endpoint.instance.id, 0))
+        if seconds < least:
+            least, best = seconds, endpoint
+    return best
 
 
 class LateTogether(Policy):

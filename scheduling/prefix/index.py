@@ -208,7 +208,7 @@ class PrefixIndex:
         return self._tree.evictions
 
     def blocks_of(self, call: Call) -> Sequence[int]:
-        """None of them for a prompt that is too short for any instance to have some of it."""
+        """Return the prompt's blocks; none if it is too short for any instance to have some of it."""
         blocks = call.blocks
         return self._source(call) if blocks is None else blocks
 
@@ -261,7 +261,7 @@ class PrefixIndex:
                 found[name] = saved
 
     def cached_share(self, call: Call, endpoint: Endpoint) -> float:
-        """Of the call's prompt, how much this one has: 0..1."""
+        """Share of the call's prompt that this endpoint has: 0..1."""
         cached = self.matched(call).get(endpoint.instance.id, 0)
         return cached / call.prompt_tokens if cached else 0.0
 
@@ -296,7 +296,7 @@ class PrefixIndex:
         reads: bool = True,
         in_pages: int | None = None,
     ) -> None:
-        """It does not, so it has no more tokens of it than it had before; in its pages, if they were fewer."""
+        """Undo `routed`: the engine has as many tokens of the prompt as before; as in its pages, if fewer."""
         if reads:
             self.read_tokens -= call.prompt_tokens
             self.cached_tokens -= had
@@ -309,7 +309,7 @@ class PrefixIndex:
                 tell(instance_id, blocks, kept)
 
     def hear(self, instance_id: str, blocks: Sequence[int], kept: int | None) -> None:
-        """Of an update of another process, as it was there."""
+        """Hear an update of another process, as it was there."""
         if kept is None:
             self.stored(instance_id, blocks)
         else:
@@ -360,7 +360,7 @@ class PrefixIndex:
         self._beyond.clear()
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
-        """So many tokens fit into its cache; None where it does not say."""
+        """Note how many tokens fit into an engine's cache; None where it does not say."""
         tokens = tokens or self._kv_tokens
         blocks = None if tokens is None else tokens // self._block_tokens
         if self._tree.limit(instance_id, blocks):

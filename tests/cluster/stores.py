@@ -21,7 +21,6 @@ from pdgate.cluster.kubernetes.directory import Kubernetes
 from pdgate.cluster.member import Member
 from pdgate.cluster.memory import MemoryDirectory
 from pdgate.cluster.redis_store.directory import RedisDirectory
-from pdgate.cluster.static import Static
 from pdgate.protocols.instance import Role
 from tests.cluster.in_redis import InRedis
 from tests.cluster.kubernetes import services
@@ -57,13 +56,11 @@ Make = Callable[[pytest.FixtureRequest], AbstractContextManager[Store]]
 class Kind:
     """
     Attributes:
-        changes: Its members come and go.
         takes_anything: Its entries are keys and values, which anybody may write.
         announces: Engines can list themselves.
     """
 
     make: Make
-    changes: bool = True
     takes_anything: bool = False
     announces: bool = False
 
@@ -90,13 +87,6 @@ def etcd(request: pytest.FixtureRequest) -> Iterator[Store]:
 def redis(request: pytest.FixtureRequest) -> Iterator[Store]:
     store = InRedis(request.getfixturevalue("redis"))
     yield of_values(RedisDirectory(url=store.url), store.put, store.delete)
-
-
-@contextmanager
-def static(_: pytest.FixtureRequest) -> Iterator[Store]:
-    members: dict[str, Member] = {}
-    made = Static(members.values())
-    yield Store(made, lambda member: members.update({member.key: member}), members.__delitem__)
 
 
 @contextmanager
@@ -160,7 +150,6 @@ def dns(_: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "static": Kind(static, changes=False),
     "memory": Kind(memory, takes_anything=True, announces=True),
     "etcd": Kind(etcd, takes_anything=True, announces=True),
     "redis": Kind(redis, takes_anything=True, announces=True),

@@ -31,12 +31,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture(params=_stores(lambda kind: kind.changes))
-def changing(request: pytest.FixtureRequest) -> Iterator[Store]:
-    with _made(request) as store:
-        yield store
-
-
 @pytest.fixture(params=_stores(lambda kind: kind.takes_anything))
 def open_store(request: pytest.FixtureRequest) -> Iterator[Store]:
     with _made(request) as store:
@@ -75,18 +69,18 @@ async def test_every_follower_is_told(store: Store) -> None:
             assert await told.next() == Listed({store.d.key: store.d})
 
 
-async def test_who_comes_and_goes_is_told(changing: Store) -> None:
-    p, d = changing.p, changing.d
-    changing.add(p)
-    async with following(changing.directory) as told:
+async def test_who_comes_and_goes_is_told(store: Store) -> None:
+    p, d = store.p, store.d
+    store.add(p)
+    async with following(store.directory) as told:
         await told.next()
-        changing.add(d)
+        store.add(d)
         assert await told.next() == Joined(d.key, d)
-        changing.remove(p.key)
+        store.remove(p.key)
         assert await told.next() == Left(p.key)
-        changing.remove(d.key)
+        store.remove(d.key)
         assert await told.next() == Left(d.key)
-        changing.add(p)
+        store.add(p)
         assert await told.next() == Joined(p.key, p)
 
 

@@ -15,6 +15,7 @@ OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "sched
 
 WHERE = {
     "cluster/mori_io.py": "heartbeats",
+    "engine/cache/tier_service.py": "tiers",
     "engine/hand_over/ascend_layerwise.py": "called",
     "engine/hand_over/bootstrap.py": "bootstrap",
     "engine/hand_over/claim_desk.py": "claims",

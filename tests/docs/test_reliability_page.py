@@ -1,4 +1,4 @@
-"""The page on reliability names tests that there are."""
+"""The pages on reliability and on what others have name tests that there are."""
 
 import re
 from pathlib import Path
@@ -12,8 +12,9 @@ pytestmark = pytest.mark.source
 TESTS = Path(__file__).parents[1]
 
 
-def test_every_row_has_the_test_that_it_names() -> None:
-    text = (DOCS / "reliability.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", ["reliability.md", "comparison.md"])
+def test_every_row_has_the_test_that_it_names(page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
     named = set(re.findall(r"`(test_\w+)`", text))
     there = {
         name
@@ -22,6 +23,8 @@ def test_every_row_has_the_test_that_it_names() -> None:
     }
 
     assert named - there == set()
+    files = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert [file for file in files if not (TESTS.parent / file).is_file()] == []
 
 
 def test_no_row_is_without_a_test() -> None:

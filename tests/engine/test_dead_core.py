@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from pdgate.engine.cache.memory import KvMemory
-from pdgate.engine.connector import Keep
+from pdgate.engine.connector import Arrival, Keep
 from pdgate.engine.layout import Layout
+from pdgate.engine.ranks.crew import RankLost
 from tests.support.engine_cores import GREEDY, Engine, ask, engine, layout
 from tests.support.fake_connector import FakeConnector, Meeting
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
@@ -126,6 +127,30 @@ def test_a_prefill_for_a_peer_is_refused_after_the_death() -> None:
 
     wait_until(lambda: [name for name, _ in meeting.dropped] == ["p"], "its reader is refused")
     check_dead(made)
+    made.core.stop()
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"), [(RankLost("rank 2 has ended"), "died"), (Broken(), "connector failed")]
+)
+def test_a_call_that_comes_while_a_rank_is_lost_hears_that_of_its_connector(
+    raised: Exception, said: str
+) -> None:
+    """The core may not know yet: a call that comes before its next step asks the ranks for a plan."""
+
+    class Lost(FakeConnector):
+        def plan(self, arrival: Arrival) -> None:
+            raise raised
+
+    made, _ = brittle()
+    made.core.connect(Lost(made.core, made.memory, Meeting(layout())))
+    made.core.start()
+
+    refusal = made.answer(ask("a", "x" * 20, GREEDY))[-1].refusal
+
+    assert refusal is not None
+    assert said in refusal.message
+    assert not refusal.blame_client
     made.core.stop()
 
 

@@ -308,6 +308,8 @@ def test_a_prefill_without_blocks_is_a_failure(
         (replace(P0, kv="10.9.9.9"), "10.9.9.9", 28000),
         (replace(P0, kv=":14579"), "10.0.0.1", 14579),
         (IPV6, "2001:db8::1", 28000),
+        (replace(P0, dp_rank=0, dp_size=2), "10.0.0.1", 28000),
+        (replace(P0, kv="10.9.9.9:14579", dp_rank=3, dp_size=4), "10.9.9.9", 14582),
     ],
 )
 def test_kvt_names_the_rpc_address_and_not_the_http_port(

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 import pdgate
 from pdgate.gateway.config import ConfigError
-from pdgate.protocols.apis import MESSAGES
+from pdgate.protocols.apis import MESSAGES, REALTIME
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import (
@@ -301,6 +301,10 @@ def test_docs_show_calls_with_models_of_request_and_answer(fleet: Fleet) -> None
     assert (asked["title"], answered["title"]) == ("ChatCompletionRequest", "ChatCompletion")
     assert asked["properties"].keys() >= {"messages", "model", "stream", "tools"}
     assert answered["properties"].keys() >= {"choices", "usage"}
+    session = schema["paths"][REALTIME]["get"]
+    assert {"101", "426", "401"} <= session["responses"].keys()
+    assert "200" not in session["responses"]
+    assert [one["name"] for one in session["parameters"]] == ["model"]
 
 
 def test_a_call_that_is_under_way_is_left_with_its_client(fleet: Fleet) -> None:

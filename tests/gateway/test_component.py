@@ -13,7 +13,7 @@ from pdgate.gateway.config.setting import OnReload
 from pdgate.gateway.lifecycle.reload import Change
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
-from pdgate.gateway.wiring import components
+from pdgate.gateway.wiring import on_demand
 from pdgate.protocols.instance import Role
 from tests.support.fleet import PATIENCE_SECONDS, Engine, gateway_of
 
@@ -74,7 +74,7 @@ async def test_what_a_component_says_is_there_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     part = Part()
-    monkeypatch.setattr(components, "tracing", lambda _: part.component())
+    monkeypatch.setattr(on_demand, "tracing", lambda _: part.component())
     token = tmp_path / "token"
     token.write_text("admin-token-of-sixteen")
     engines = Engine(Role.PREFILL), Engine(Role.DECODE)

@@ -1,7 +1,7 @@
 """schemathesis reads our schema, asks what it allows and what it does not, and looks at the answers.
 
-Left out: whether wrong fields are refused, as that is the engines' to say; and /ready, whose 503
-is what it is for.
+Left out: whether wrong fields are refused, as that is the engines' to say; /ready, whose 503 is what it is for;
+and the handshake of a WebSocket, which is no request of a schema.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pdgate.protocols.apis import SPEECH
+from pdgate.protocols.apis import REALTIME, SPEECH
 from pdgate.protocols.instance import Role
 from tests.support.fleet import ANSWER, Engine, as_json, engine_error, gateway_of
 from tests.support.raw_server import Peer, reply
@@ -78,6 +78,7 @@ async def test_every_answer_is_one_that_the_schema_names(tmp_path: Path) -> None
             f"http://127.0.0.1:{gateway.port}/openapi.json",
             *("--phases", "coverage,fuzzing", "--max-examples", str(EXAMPLES)),
             *("--exclude-checks", "negative_data_rejection", "--exclude-path", "/ready"),
+            *("--exclude-path", REALTIME),
             # Each is as another one, which is asked.
             *(
                 "--exclude-path-regex",

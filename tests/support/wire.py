@@ -78,8 +78,14 @@ class Wire:
     def lost(self, connection: UpstreamConnection) -> None: ...
 
 
+@dataclass
 class NoOpener:
     """What is sent here is sent by hand."""
+
+    loop: asyncio.AbstractEventLoop
+    deadlines: Deadlines
+    memory: AnswerMemory | None
+    max_reply_bytes: int = 64 << 20
 
     async def on_new(self, exchange: Exchange) -> None:
         raise AssertionError("it is sent already")
@@ -127,16 +133,9 @@ class Case:
         self.ask()
 
     def ask(self) -> None:
+        upstream = NoOpener(self.loop, Deadlines(self.loop), self.memory)
         self.exchange = Exchange(
-            LEG,
-            self.answers or CALL,
-            None,
-            NoOpener(),
-            Deadlines(self.loop),
-            self.loop,
-            64 << 20,
-            for_client=self.answers is not None,
-            memory=self.memory,
+            LEG, self.answers or CALL, None, upstream, for_client=self.answers is not None
         )
         self.exchange.line = self.connection
         self.connection.send(self.exchange, b"head", b"body")

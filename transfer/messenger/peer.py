@@ -37,17 +37,16 @@ class Peer:
         *,
         name: str = "",
         watch: Watch | None = None,
+        purpose: str = messages.PURPOSE,
     ) -> None:
         """`until` is a time of time.monotonic(): no connection attempt outlasts it. `name`: which
-        process has to answer, if that is known. `watch` as in `dial`.
+        process has to answer, if that is known. `watch` as in `dial`. `purpose`: what is asked for there.
         """
         self.engine_id = engine_id
         self._where = address_text.joined(*address)
         seconds = max(0.001, min(CONNECT_SECONDS, until - time.monotonic()))
         try:
-            self.channel = dial(
-                address, identity, messages.PURPOSE, seconds, peer=name, watch=watch
-            )
+            self.channel = dial(address, identity, purpose, seconds, peer=name, watch=watch)
         except Unproven as error:
             raise HandOverError(Why.UNPROVEN, f"{self._where}: {error}") from None
         except OSError as error:

@@ -23,7 +23,7 @@ __all__ = ["FLAG", "ROUTERS", "FlagTranslation", "NotTaken", "translation"]
 
 
 def translation(args: Sequence[str]) -> FlagTranslation | None:
-    """None where no other router's flags are announced. Raises NotTaken."""
+    """Translate the flags of another router; None where none is announced. Raise NotTaken."""
     name, rest = _named(args)
     if name is None:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 class LoadEntries(ABC):
-    """Seen by one process."""
+    """Load entries of all replicas, as one process sees them."""
 
     @abstractmethod
     async def exchange(self, entry: bytes | None) -> Mapping[str, bytes]:
@@ -25,7 +25,7 @@ class LoadEntries(ABC):
 
 
 class ReplicaStream(ABC):
-    """Seen by one process."""
+    """A stream that replicas share, as one process sees it."""
 
     @abstractmethod
     async def exchange(self, batch: bytes | None) -> Sequence[bytes]:
@@ -36,4 +36,4 @@ class ReplicaStream(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """It is used no more."""
+        """Let go of the store."""

@@ -24,7 +24,7 @@ Load = dict[str, tuple[Number, Number, Number, Number]]
 
 
 class BadEntry(Exception):
-    """Not what a replica of this version writes; the message says why, for operators."""
+    """An entry that no replica of this version writes; the message says why, for operators."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.sync.replicas.base import LoadEntries
@@ -56,12 +57,9 @@ class ReplicaExchange:
         self._told_at = self._heard_at = clock()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Run until cancelled."""
         try:
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 seconds = await self.once()
                 await asyncio.sleep(seconds)
         finally:
@@ -119,7 +117,7 @@ class ReplicaStatus:
         self._endpoints = endpoints
 
     def as_json(self) -> dict[str, str | int]:
-        """Without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for everybody, and reasons name addresses."""
         return {"state": self.exchange.state, "others": len(self.exchange.load.replicas)}
 
     def collect(self) -> Iterator[Samples]:

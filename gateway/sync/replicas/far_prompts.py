@@ -14,7 +14,9 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.sync.replicas.base import ReplicaStream
 from pdgate.gateway.sync.replicas.entry import name_of
 from pdgate.gateway.sync.replicas.prompts import BadPrompts, PromptBatch, Sent, decode, encode, sent
@@ -29,7 +31,7 @@ TELL_SECONDS: Final = 0.1
 AWAY_SECONDS: Final = 0.25
 
 MOST_BYTES: Final = 64 << 10
-"""Of hashes that are told at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
+"""Hashes that are sent at a time: some 30 prompts of 128 KB, or hundreds of shorter ones."""
 
 
 TURN_BYTES: Final = 64 << 10
@@ -58,7 +60,7 @@ class FarPrompts:
         self._joined = asyncio.Event()
         self._ours: list[Sent] = []
         self._bytes = 0
-        self._away = False
+        self._complaint = Complaint(log, "replicas cannot tell each other which prompts went where")
 
     def around(
         self, load: Callable[[str, PolicyContext], Policy]
@@ -75,13 +77,10 @@ class FarPrompts:
         return loaded
 
     async def run(self) -> None:
-        """Until cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
+        """Run until cancelled."""
         try:
             await self._joined.wait()
-            # Asked for, as redis-py can swallow a cancellation that hits it while it connects.
-            while not task.cancelling():
+            while not is_cancelled():
                 seconds = await self.once()
                 await asyncio.sleep(seconds)
         finally:
@@ -94,11 +93,9 @@ class FarPrompts:
             news = await self._stream.exchange(encode(self._gateway, ours) if ours else None)
         except StoreAway as away:
             self.dropped += len(ours)
-            if not self._away:
-                self._away = True
-                log.warning("replicas cannot tell each other which prompts went where: %s", away)
+            self._complaint.about(str(away))
             return AWAY_SECONDS
-        self._away = False
+        self._complaint.over()
         self.told += len(ours)
         await self._take_in(news)
         return TELL_SECONDS

@@ -66,7 +66,7 @@ class FarLoad:
         self._apply()
 
     def forget(self) -> None:
-        """Nothing is known of the others any more."""
+        """Forget the load of the others."""
         self.replicas, self._read, self._theirs = frozenset(), {}, {}
         self._apply()
 

@@ -23,7 +23,7 @@ Kept = Annotated[int, msgspec.Meta(ge=0, le=MOST_BLOCKS)]
 
 
 class BadPrompts(Exception):
-    """Not what a replica of this version writes; the message says why, for operators."""
+    """A batch that no replica of this version writes; the message says why, for operators."""
 
 
 class Sent(msgspec.Struct, frozen=True, array_like=True):

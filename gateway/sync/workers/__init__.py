@@ -10,11 +10,13 @@ load.py            engines' accounts in them: written at each change, read befor
 policy.py          any policy, which reads them first
 prefixes.py        which engines were sent which prompts, in rings
 metrics.py         their metrics on one page (gateway/metrics/)
+turns.py           turns of conversations, for reading back
 lines.py           the lines of calls that wait (gateway/admission/)
 """
 
 from pdgate.gateway.sync.workers.lines import SharedLines
 from pdgate.gateway.sync.workers.load import SharedLoad
 from pdgate.gateway.sync.workers.prefixes import SharedPrefixes
+from pdgate.gateway.sync.workers.turns import SharedTurns
 
-__all__ = ["SharedLines", "SharedLoad", "SharedPrefixes"]
+__all__ = ["SharedLines", "SharedLoad", "SharedPrefixes", "SharedTurns"]

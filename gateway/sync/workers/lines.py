@@ -30,14 +30,14 @@ class SharedLines:
         self._neighbourhood = neighbourhood
 
     def of(self, model: str) -> "SharedLine | None":
-        """For good; None where no more can be shared."""
+        """Line of a model, kept for good; None where no more can be shared."""
         key = key_of(MODEL, model)
         told = self._neighbourhood.give(key)
         return None if told is None else SharedLine(self._neighbourhood, key, told)
 
 
 class SharedLine:
-    """Of one model."""
+    """Waiting calls of one model, in all workers."""
 
     __slots__ = ("_edition", "_key", "_neighbourhood", "_theirs", "_told")
 
@@ -56,7 +56,7 @@ class SharedLine:
         told[2] = since or 0
 
     def others(self) -> OtherProcesses:
-        """For one who looks whether a call may begin."""
+        """What other processes have, for the decision whether a call may begin."""
         now = self._told[3] = monotonic_ns()
         edition = self._neighbourhood.edition()
         if edition != self._edition:

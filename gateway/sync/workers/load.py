@@ -92,7 +92,7 @@ class SharedLoad:
         self.take_in()
 
     async def run(self) -> None:
-        """Until cancelled; `close` is for the end of the process."""
+        """Run until cancelled; `close` is for the end of the process."""
         while True:
             self.look()
             await asyncio.sleep(LOOK_SECONDS)

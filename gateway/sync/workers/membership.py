@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 
 def own_path(folder: Path, kind: str) -> Path:
-    """For a file that no other worker has, nor one that comes in our place."""
+    """Path of a file that no other worker has, nor one that takes this one's place."""
     return folder / f"{os.getpid()}-{os.urandom(4).hex()}.{kind}"
 
 
@@ -23,7 +23,7 @@ def other_paths(own: Path) -> list[Path]:
 
 
 def lock(file: BinaryIO) -> None:
-    """Until it is closed, or the process ends in whatever way."""
+    """Lock a file until it is closed, or the process ends in whatever way."""
     fcntl.flock(file, fcntl.LOCK_EX)
 
 

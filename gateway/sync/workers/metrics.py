@@ -21,6 +21,7 @@ from typing import Any
 
 from prometheus_client.samples import Sample
 
+from pdgate.cluster.complaint import Complaint
 from pdgate.gateway.metrics.family import SampleMerge, Samples, Source
 from pdgate.gateway.sync.workers.membership import is_locked, lock, other_paths, own_path
 
@@ -40,7 +41,7 @@ class WorkerMetrics:
         # Kept open, and so locked, until the process ends in whatever way.
         self._alive = self._path.with_suffix(".alive").open("wb")
         lock(self._alive)
-        self._unseen = False
+        self._complaint = Complaint(log, "other workers cannot see this one's metrics")
 
     def collect(self) -> Iterator[Samples]:
         """Raises OSError if the folder cannot be used any more."""
@@ -71,19 +72,13 @@ class WorkerMetrics:
             self._try_to_write()
 
     def close(self) -> None:
-        """As if the process had ended."""
+        """Leave, as if the process had ended."""
         self._alive.close()
 
     def _try_to_write(self) -> None:
-        try:
+        # Calls are served all the same.
+        with self._complaint.catching(OSError):
             self._write(self._own())
-        except OSError as error:
-            # Calls are served all the same.
-            if not self._unseen:
-                log.warning("other workers cannot see this one's metrics: %s", error)
-            self._unseen = True
-        else:
-            self._unseen = False
 
     def _write(self, families: Iterable[Samples]) -> None:
         unfinished = self._path.with_suffix(".new")

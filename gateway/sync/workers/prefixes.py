@@ -107,7 +107,7 @@ class SharedPrefixes:
         self.take_in()
 
     async def run(self) -> None:
-        """Until cancelled; `close` is for the end of the process."""
+        """Run until cancelled; `close` is for the end of the process."""
         await self._joined.wait()
         while True:
             self.look()

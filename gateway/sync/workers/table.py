@@ -58,7 +58,7 @@ class Table:
         return words[at + 1 : at + 1 + NUMBERS]
 
     def take_back(self, key: int) -> None:
-        """Who still holds its numbers must not write them any more."""
+        """Take a row back; a holder of its numbers must not write them any more."""
         row = self._rows.pop(key)
         at = (row + 1) * ROW_WORDS
         for word in range(at, at + 1 + NUMBERS):
@@ -79,7 +79,7 @@ class TableView:
         return self._words[_CHANGES]
 
     def keys(self) -> tuple[int, ...]:
-        """Of all rows, as they are seen now."""
+        """Keys of all rows, as they are seen now."""
         words = self._words
         return tuple(words[ROW_WORDS : (self._given() + 1) * ROW_WORDS : ROW_WORDS])
 

@@ -67,7 +67,7 @@ class Lru:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Of a call that some engine can serve in time.
+    """Need of a call that some engine can serve in time.
 
     Attributes:
         at: When it comes.
@@ -140,12 +140,12 @@ def needs(plan: WorldPlan, asks: Sequence[TraceCall], *, lru: bool = False) -> l
     found = []
 
     def reading(begins: int, ends: int) -> float:
-        """Of the tokens from one place of a prompt to another, in steps that are full of others'."""
+        """Seconds for the tokens from one place of a prompt to another, in steps that are full of others'."""
         looked_at = (ends * ends - begins * begins) / 2
         return (ends - begins) * token_seconds + looked_at * hardware.pair_seconds
 
     def answering(ask: TraceCall) -> float:
-        """Without end if its tokens cannot be in time."""
+        """Seconds of answering, without end if its tokens cannot be in time."""
         steps = ask.answer_tokens - 1
         if steps < 1:
             return 0.0

@@ -34,7 +34,7 @@ class Axis:
     logarithmic: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies, 0..1; outside of the axis at its end."""
+        """Place of a value, 0..1; outside of the axis at its end."""
         value = min(max(value, self.low), self.high)
         if self.logarithmic:
             return log10(value / self.low) / log10(self.high / self.low)
@@ -77,7 +77,7 @@ def chart(title: str, x: Axis, y: Axis, lines: Mapping[str, Points]) -> str:
 
 
 def opening(title: str, height: float) -> list[str]:
-    """Where a picture begins: white paper and a title; `</svg>` is left to say."""
+    """Beginning of a picture: white paper and a title; `</svg>` is left to say."""
     width = LEFT + WIDTH + 20
     return [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}'"

@@ -15,6 +15,7 @@ from pdgate.operations.doctor.checks import (
     NO_CONNECTOR,
     NO_MODELS,
     PREFIX_CACHING_OFF,
+    RANKS_UNNAMED,
     READ_LATE,
     SHOWS_ALL,
     UNHEALTHY,
@@ -24,7 +25,7 @@ from pdgate.operations.doctor.checks import (
     Finding,
 )
 from pdgate.operations.doctor.seen import Examined, SeenEngine
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
 
 SKEW_SECONDS = 3.0
 """A Date header has whole seconds, and servers write it once a second."""
@@ -59,6 +60,8 @@ def _of(seen: SeenEngine) -> Iterator[tuple[DoctorCheck, str]]:
         return
     if seen.kind == "vllm" and seen.instance.protocol == "vllm-nixl" and seen.has_nixl is False:
         yield NO_CONNECTOR, "none of vllm:nixl_*"
+    if seen.ranks > 1 and _asked_by_address(seen.instance) and seen.instance.dp_rank is None:
+        yield RANKS_UNNAMED, f"its metrics show {seen.ranks}"
     if untested := why_untested(seen.kind, seen.version):
         yield VERSION_UNTESTED, untested
     if seen.closes:
@@ -71,6 +74,11 @@ def _of(seen: SeenEngine) -> Iterator[tuple[DoctorCheck, str]]:
     if seen.shows_all:
         yield SHOWS_ALL, "GET /server_info answers with its configuration"
     yield from _counted(seen)
+
+
+def _asked_by_address(instance: Instance) -> bool:
+    """Decode knows no more of this prefill engine than where the gateway says that its KV is."""
+    return instance.protocol == "vllm-kvt" and instance.role.serves(Role.PREFILL)
 
 
 def _unfit(seen: SeenEngine) -> tuple[DoctorCheck, str] | None:

@@ -50,7 +50,7 @@ def findings(examined: Examined) -> Iterator[Finding]:
 
 
 def announced(examined: Examined, prefill: SeenEngine) -> list[tuple[str, int]]:
-    """Where an engine says that its KV is fetched."""
+    """Addresses at which an engine says that its KV is fetched."""
     found = list(() if prefill.bootstrap is None else prefill.bootstrap.workers)
     kept = examined.probes.kept.get(prefill.id)
     if kept is not None and kept.address is not None:

@@ -2,13 +2,14 @@
 
 import base64
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from pdgate.protocols.apis import MESSAGES, RESPONSES
 from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Gateway
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,63 @@ def test_the_answer_is_that_of_an_engine_that_does_it_all(site: EncodedSite) -> 
     [attempt] = attempts
     roles = [leg["role"] for leg in attempt["legs"]]
     assert roles.count("encode") == len(PARTS)
+
+
+LINK = "https://example.com/dog.png"
+
+
+def response_of(content: bytes) -> dict[str, Any]:
+    """A call of /v1/responses with two pictures, one of them what a tool has returned."""
+    said = [
+        {"type": "input_text", "text": "What is this?"},
+        {"type": "input_image", "image_url": picture(content)["image_url"]["url"]},
+    ]
+    shown = [{"type": "input_image", "image_url": LINK}]
+    result = {"type": "function_call_output", "call_id": "c", "output": shown}
+    found = [{"role": "user", "content": said}, result]
+    return {"input": found, "max_output_tokens": 24, "temperature": 0}
+
+
+def message_of(content: bytes) -> dict[str, Any]:
+    """The same of /v1/messages."""
+    data = base64.b64encode(content).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    shown = [{"type": "image", "source": {"type": "url", "url": LINK}}]
+    said = [
+        {"type": "tool_result", "tool_use_id": "t", "content": shown},
+        {"type": "text", "text": "What is this?"},
+        {"type": "image", "source": source},
+    ]
+    messages = [{"role": "user", "content": said}]
+    return {"messages": messages, "max_tokens": 24, "temperature": 0}
+
+
+def text_of(url: str, path: str, body: dict[str, Any], call_id: str = "") -> str:
+    headers = {"x-request-id": call_id} if call_id else {}
+    answer = HTTP.post(f"{url}{path}", json={"model": "pdgate-tiny", **body}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    said = answer.json()
+    found = said["output"] if path == RESPONSES else [said]
+    text: str = found[0]["content"][0]["text"]
+    return text
+
+
+@pytest.mark.parametrize(
+    ("path", "body_of"),
+    [(RESPONSES, response_of), (MESSAGES, message_of)],
+    ids=["responses", "messages"],
+)
+def test_the_other_apis_have_their_media_encoded_too(
+    site: EncodedSite, path: str, body_of: Callable[[bytes], dict[str, Any]]
+) -> None:
+    call_id = f"media-{path.rpartition('/')[2]}"
+    split = text_of(site.gateway.url, path, body_of(b"a cat"), call_id)
+
+    assert split == text_of(site.alone.url, path, body_of(b"a cat"))
+    assert split != text_of(site.alone.url, path, body_of(b"a dog"))
+    attempts: Any = site.gateway.record(call_id)["attempts"]
+    roles = [leg["role"] for leg in attempts[0]["legs"]]
+    assert roles.count("encode") == 2
 
 
 def test_an_encoder_takes_no_text(site: EncodedSite) -> None:

@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet, Gateway
 from tests.support.waiting import wait_until
+from tests.support.workers import only, workers_of
 
 LONG = "A conversation that goes on for some time, and has a beginning that is worth keeping. " * 4
 
@@ -20,6 +22,7 @@ class Site:
     decode: Engine
     gateway: Gateway
     single: Engine
+    fleet: Fleet
 
     def say(self, messages: list[dict[str, str]], stream: bool = False, **more: Any) -> str:
         asked: dict[str, Any] = {"model": "pdgate-tiny", "max_tokens": 24, "temperature": 0}
@@ -33,6 +36,16 @@ class Site:
         chunks = list(answer)
         assert all("kv_transfer_params" not in chunk.model_dump() for chunk in chunks)
         return "".join(c.delta.content or "" for chunk in chunks for c in chunk.choices)
+
+    @contextmanager
+    def of_two_workers(self) -> Iterator["Site"]:
+        """The same engines behind another gateway."""
+        flags = ["--read-back", "--pdd-protocol", "vllm-nixl", "--prefill-policy", "round_robin"]
+        flags += ["--decode", self.decode.url, "--workers", "2"]
+        for each in self.prefills:
+            flags += ["--prefill", each.url]
+        with self.fleet.serve(*flags) as gateway:
+            yield replace(self, gateway=gateway)
 
     def alone(self, messages: list[dict[str, str]]) -> str:
         asked = {"model": "pdgate-tiny", "max_tokens": 24, "temperature": 0, "messages": messages}
@@ -63,7 +76,7 @@ def site(fleet: Fleet) -> Iterator[Site]:
         words = [word for each in instances for word in ("--instance", each)]
         policy = ("--prefill-policy", "round_robin")
         with own.serve("--read-back", "--pdd-protocol", "vllm-nixl", *policy, *words) as gateway:
-            yield Site((one, two), decode, gateway, fleet.single())
+            yield Site((one, two), decode, gateway, fleet.single(), own)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -101,3 +114,40 @@ def test_another_tenant_computes_the_same_conversation_anew(site: Site) -> None:
 
     site.say(second, cache_salt="theirs")
     assert site.outcome("sent") == sent
+
+
+def test_the_second_turn_may_reach_another_worker(site: Site) -> None:
+    """What one worker has kept of the first is read back by the other."""
+    first = [{"role": "user", "content": f"Workers: {LONG}"}]
+    with site.of_two_workers() as of_two, ExitStack() as clients:
+        one, other = (
+            clients.enter_context(client_of(worker, of_two.gateway))
+            for worker in workers_of(of_two.gateway.process)
+        )
+        said = spoken(one, first)
+        # Each worker has a round of its own, and the other's is to begin with the engine that has read the first turn.
+        spoken(other, [{"role": "user", "content": "Something else."}])
+        second = [*first, {"role": "assistant", "content": said}, {"role": "user", "content": "?"}]
+        before = site.computed()
+
+        assert spoken(other, second) == site.alone(second)
+
+        assert site.computed() - before < len(LONG) / 2
+        wait_until(lambda: of_two.outcome("sent") == 1, "the read back of the other worker")
+
+
+@contextmanager
+def client_of(worker: int, gateway: Gateway) -> Iterator[httpx2.Client]:
+    """It has one connection, which this worker has accepted."""
+    with httpx2.Client(base_url=gateway.url, trust_env=False, timeout=60) as client:
+        with only(worker, gateway.process):
+            client.get("/health")
+        yield client
+
+
+def spoken(client: httpx2.Client, messages: list[dict[str, str]]) -> str:
+    asked = {"model": "pdgate-tiny", "max_tokens": 24, "temperature": 0, "messages": messages}
+    answer = client.post("/v1/chat/completions", json=asked)
+    assert answer.status_code == 200, answer.text
+    text: str = answer.json()["choices"][0]["message"]["content"]
+    return text

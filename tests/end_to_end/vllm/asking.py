@@ -74,7 +74,7 @@ def complete(asked: OpenAI, text: str | list[int], *, stream: bool = False, **mo
     )
 
 
-def chat(asked: OpenAI, content: str, *, stream: bool = False, **more: Any) -> Said:
+def chat(asked: OpenAI, content: str | list[Any], *, stream: bool = False, **more: Any) -> Said:
     """POST /v1/chat/completions."""
     options = {**GREEDY, **more, "messages": [{"role": "user", "content": content}]}
     create = asked.chat.completions.with_raw_response.create

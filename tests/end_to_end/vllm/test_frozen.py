@@ -90,10 +90,10 @@ async def site(engine: Engine) -> AsyncIterator[Site]:
     ):
         site = Site(program.ready_line.split()[-1], http, program)
         await until(site.all_up, "all engines to be up")
-        # So that it is known how fast they are.
-        async with asyncio.TaskGroup() as group:
-            for number in range(STREAMS):
-                group.create_task(site.stream(number, f"warm {program.pid}", 4))
+        # So that it is known how fast they are. One after another: of twelve at once on a busy machine each
+        # takes seconds, and an engine of that pace is waited for longer by right.
+        for number in range(STREAMS):
+            await site.stream(number, f"warm {program.pid}", 4)
         yield site
 
 

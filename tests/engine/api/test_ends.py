@@ -42,11 +42,11 @@ def service() -> EngineService:
     return EngineService(core, output_queue, EngineMetrics(core, None, "tiny"), ("tiny",), 32)
 
 
-def shapes() -> tuple[ResponsesShape, MessagesShape]:
+async def shapes() -> tuple[ResponsesShape, MessagesShape]:
     made = service()
     return (
-        ResponsesShape(made, responses.read(made, RESPONSE), "w", RESPONSE),
-        MessagesShape(made, messages.read(made, MESSAGE), "w"),
+        ResponsesShape(made, await responses.read(made, RESPONSE), "w", RESPONSE),
+        MessagesShape(made, await messages.read(made, MESSAGE), "w"),
     )
 
 
@@ -57,7 +57,7 @@ def ended(shape: AnswerShape, finish: Finish) -> dict[str, Any]:
 
 
 async def test_a_stream_that_fails_says_so_in_its_own_words() -> None:
-    response, message = shapes()
+    response, message = await shapes()
     (told,) = response.broken(ERROR)
     (said,) = message.broken(ERROR)
 
@@ -83,7 +83,7 @@ async def test_a_stream_that_fails_says_so_in_its_own_words() -> None:
 async def test_why_an_answer_ended_is_said(
     finish: Finish, status: str, details: Any, reason: str | None
 ) -> None:
-    response, message = shapes()
+    response, message = await shapes()
     told, said = ended(response, finish), ended(message, finish)
 
     assert (told["status"], told["incomplete_details"]) == (status, details)

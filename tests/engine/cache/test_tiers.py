@@ -162,6 +162,24 @@ def test_other_weights_under_the_same_name_are_another_model(tmp_path: Path) -> 
     assert weights_of(str(tmp_path)) != before
 
 
+def test_the_same_weights_elsewhere_are_the_same_model(tmp_path: Path) -> None:
+    """As on another host: in another folder, of another time."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"one")
+    os.utime(there / "model.safetensors", (1, 1))
+
+    assert weights_of(str(here)) == weights_of(str(there))
+
+    # Of the same size, and time.
+    before = (here / "model.safetensors").stat()
+    (here / "model.safetensors").write_bytes(b"two")
+    os.utime(here / "model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert weights_of(str(here)) != weights_of(str(there))
+
+
 def test_engines_of_other_sizes_share(folders: dict[str, Path]) -> None:
     computed = Engine(folders, blocks=4).compute()
 

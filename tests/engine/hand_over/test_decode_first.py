@@ -289,6 +289,28 @@ def test_a_prompt_does_not_wait_for_workers_that_are_gone(
     assert emptied(queue)
 
 
+def test_a_worker_that_has_just_come_is_seen_before_a_prompt_is_given_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks at the queue are two seconds apart: what came in the first of a new worker failed."""
+    d = start("decode")
+    assert isinstance(d.connector, DecodeFirstHandOver)
+    watch = d.connector._watch
+    wait_until(lambda: watch.depth is not None, "a first look")
+    # No other look is made by itself.
+    watch.close()
+    monkeypatch.setattr(d.connector, "_unattended_seconds", 0.5)
+    wait_until(lambda: watch.unattended_seconds >= 0.5, "nobody for a while")
+    p = start("prefill")
+    assert isinstance(p.connector, DecodeFirstHandOver)
+    seen = p.connector._watch
+    wait_until(lambda: seen.depth and seen.depth.idle_seconds is not None, "a worker that asks")
+
+    d.load(queued("d1"), D_BLOCKS)
+
+    assert d.result() is None
+
+
 def test_a_cancelled_request_leaves_the_queue(start: Start, queue: Queue) -> None:
     d = start("decode")
     d.load(queued("d1"), D_BLOCKS)

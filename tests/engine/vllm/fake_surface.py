@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -47,6 +47,18 @@ class Stats:
     data: dict[str, Any] = field(default_factory=dict)
 
 
+class Factory:
+    """Finds connectors by their names."""
+
+    modules: ClassVar[dict[str, str]] = {}
+
+    @classmethod
+    def register_connector(cls, name: str, module: str, class_name: str) -> None:
+        if name in cls.modules:
+            raise ValueError(f"{name} is there")
+        cls.modules[name] = f"{module}:{class_name}"
+
+
 BASE = "vllm.distributed.kv_transfer.kv_connector.v1"
 OURS = ("surface", "stats", "connector")
 
@@ -55,6 +67,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test; nothing that was imported with it stays."""
     modules: dict[str, dict[str, Any]] = {
         "vllm": {"__version__": "0.32.0+cpu"},
+        f"{BASE.rpartition('.')[0]}.factory": {"KVConnectorFactory": Factory},
         f"{BASE}.base": {
             "KVConnectorBase_V1": Base,
             "KVConnectorHandshakeMetadata": Plain,
@@ -90,6 +103,9 @@ def config(context_parallel: int = 1, **extra: Any) -> Any:
             tensor_parallel_size=1,
             pipeline_parallel_size=1,
             data_parallel_index=0,
+            data_parallel_rank_local=None,
+            data_parallel_external_lb=False,
+            data_parallel_hybrid_lb=False,
             decode_context_parallel_size=context_parallel,
         ),
         model_config=SimpleNamespace(served_model_name="tiny", model="/model"),

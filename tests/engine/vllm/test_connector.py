@@ -10,6 +10,7 @@ from pdgate.engine.vllm import guard
 from pdgate.engine.vllm.guard import HookComplaints
 from pdgate.engine.vllm.orders import CancelOrder, Fetch, RefuseOrder
 from tests.engine.vllm.fake_surface import (
+    Factory,
     FullAttentionSpec,
     Role,
     SlidingWindowSpec,
@@ -46,6 +47,14 @@ def scheduler(module: Any) -> Any:
 def worker(module: Any) -> Any:
     """Before it has registered its KV cache."""
     return module.PdgateConnector(config(), Role.WORKER, cache_groups())
+
+
+def test_vllm_finds_it_by_its_name_alone(module: Any) -> None:
+    """MultiConnector looks a child's counts up so, and the API server ends where there is none."""
+    path = "pdgate.engine.vllm.connector"
+    assert Factory.modules == {"PdgateConnector": f"{path}:PdgateConnector"}
+
+    importlib.reload(module)
 
 
 def request(params: dict[str, Any], status: Status = Status.FINISHED_ERROR) -> Any:

@@ -187,7 +187,9 @@ def _no_rebase(tensors: object, to: memoryview) -> None:
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made = Api()
 
-    def calls(api: str, model: str, seconds: float, failed: Failed) -> PromptCalls:
+    def calls(
+        api: str, model: str, seconds: float, failed: Failed, rank: int | None
+    ) -> PromptCalls:
         return made
 
     monkeypatch.setattr(running, "PrefillCalls", calls)

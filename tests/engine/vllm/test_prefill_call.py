@@ -91,6 +91,14 @@ def test_it_says_the_key_that_vllm_was_told(api: Api, monkeypatch: pytest.Monkey
     assert headers["Authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_its_own_rank_computes_it_and_no_other_behind_the_api(rank: int | None, api: Api) -> None:
+    PrefillCalls(api.address, "tiny", SECONDS, Failures(), rank).start("kvt-1", [1, 2])
+
+    _, headers, _ = api.asked.get(timeout=SECONDS)
+    assert headers.get("X-data-parallel-rank") == (None if rank is None else str(rank))
+
+
 def test_an_answer_that_is_an_error_is_a_failure(api: Api) -> None:
     api.status = 503
     failures = Failures()

@@ -8,11 +8,13 @@ import pytest
 
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
+from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
+from tests.support.fleets import prompt
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -55,9 +57,13 @@ async def callers(gate: Gate) -> AsyncIterator[Come]:
     made: list[Caller] = []
 
     def come(
-        urgency: int = 3, tenant: str = "", model: str | None = MODEL, tokens: int = 10
+        urgency: int = 3,
+        tenant: str = "",
+        model: str | None = MODEL,
+        tokens: int = 10,
+        call: Call | None = None,
     ) -> Caller:
-        made.append(Caller(gate, LinePlace(urgency, tenant, tokens), model))
+        made.append(Caller(gate, LinePlace(urgency, tenant, tokens, call=call), model))
         return made[-1]
 
     try:
@@ -362,3 +368,24 @@ async def test_calls_wait_here_while_engines_have_enough_to_read(endpoints: Endp
         prefill.unread_tokens = 0
         gate.look()
         assert await begins(late)
+
+
+async def test_a_call_whose_prompt_is_cached_can_be_in_time_for_longer(
+    endpoints: Endpoints,
+) -> None:
+    """It is due by what is left to read of it, so it goes before one that is late."""
+    limits = Limits(prefill_seconds=1.0, in_time_seconds=4.0, late_share=0.0)
+    gate = Gate(limits, endpoints, cached=lambda call: {"p": call.prompt_tokens - 100})
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.unread_tokens = 30_000
+    async with callers(gate) as come:
+        late = come(tokens=60_000)
+        await settled()
+        cached = come(tokens=60_000, call=prompt(60_000))
+        await settled()
+
+        prefill.unread_tokens = 5_000
+        gate.look()
+        assert await begins(cached)
+        assert not late.inside.is_set()

@@ -1,12 +1,17 @@
 """Calls that wait, over real sockets and with both front ends."""
 
 import asyncio
+from collections.abc import Sequence
 
 import httpx2
 import pytest
 
 from pdgate.gateway.config.sections import AdmissionSection
+from pdgate.gateway.policies import Policies
+from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.policy import Policy
 from tests.support.fleet import (
     ANSWER,
     PREFILLED,
@@ -151,3 +156,32 @@ async def test_a_call_for_a_model_that_nobody_serves_does_not_wait() -> None:
 
         await answer(held)
         await first
+
+
+async def test_engines_are_chosen_by_what_a_call_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A policy that weighs time knows how much of it is left."""
+    waited = list[float]()
+
+    class First(Policy):
+        def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+            waited.append(call.waited_seconds)
+            return endpoints[0]
+
+    monkeypatch.setattr(Policies, "of", lambda *_: First())
+    plain = Held()
+    engines = Engine(Role.PLAIN, plain), Engine(Role.PLAIN, plain)
+    async with gateway_of(*engines, admission=ONE_AT_DECODE) as gateway:
+        calls = [ask(gateway), ask(gateway)]
+        held = [await plain.next(), await plain.next()]
+        calls.append(ask(gateway))
+        await until_waiting(gateway, 1)
+        await answer(held[0])
+        await answer(held[1])
+        await answer(await plain.next())
+
+        assert [(await call).status_code for call in calls] == [200, 200, 200]
+
+    assert waited[:2] == [0.0, 0.0]
+    assert waited[2] > 0.0

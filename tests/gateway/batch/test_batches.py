@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import pytest
 
 from pdgate.gateway.batch import answering, runner
 from pdgate.gateway.batch.objects import BatchObject, StoredFile
-from pdgate.gateway.batch.routes import MOST_UPLOADS
+from pdgate.gateway.batch.operations import MOST_UPLOADS
+from pdgate.gateway.batch.serving import WRITTEN_SECONDS
 from pdgate.gateway.batch.sqlite import SqliteState
 from pdgate.gateway.config.api_keys import ApiKeyEntry
+from pdgate.gateway.config.jwt import JwtSection, JwtTenantEntry
 from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
@@ -33,6 +36,7 @@ from tests.gateway.batch.batches import (
     rows,
     serving,
 )  # fmt: skip
+from tests.gateway.tenants.test_tokens import AUDIENCE, ISSUER, jwks, token
 from tests.support.fleet import (
     ANSWER,
     PATIENCE_SECONDS,
@@ -257,6 +261,38 @@ async def test_an_owner_sees_and_reaches_its_own_alone(tmp_path: Path) -> None:
 
 
 @ANY_STATE
+async def test_a_batch_of_a_token_goes_on_by_its_rule_where_that_token_never_came(
+    tmp_path: Path,
+) -> None:
+    """After a restart, or in the one of all workers that serves batches."""
+    file = tmp_path / "jwks.json"
+    file.write_bytes(jwks())
+    rule = JwtTenantEntry(claim="scope", value="llm", models=("m",))
+    section = JwtSection(issuer=ISSUER, audience=AUDIENCE, jwks=str(file), tenants=(rule,))
+    said = token(scope="llm").decode()
+    held = Held()
+    async with serving(tmp_path, plain(held), jwt=section, key=said) as (_, client):
+        await until(partial(_opens, client), "keys of tokens")
+        batch = await begun(client, jsonl(line("a"), line("b", model="other")))
+        await held.next()
+    again = plain()
+    async with serving(tmp_path, again, jwt=section, key=said) as (_, client):
+        await until(lambda: len(again.calls) == 1, "a line that is asked again")
+        over = await ended(client, batch.id)
+        assert [one["custom_id"] for one in await rows(client, over.output_file_id)] == ["a"]
+        [wrong] = await rows(client, over.error_file_id)
+        assert (wrong["custom_id"], wrong["response"]["status_code"]) == ("b", 403)
+
+
+async def _opens(client: openai.AsyncOpenAI) -> bool:
+    try:
+        await client.files.list()
+    except openai.APIStatusError:
+        return False
+    return True
+
+
+@ANY_STATE
 @pytest.mark.usefixtures("front_end")
 async def test_what_is_too_much_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     held = Held()
@@ -426,7 +462,7 @@ async def test_two_tries_to_end_a_batch_write_no_content_of_the_same_name(
     assert len(first) == 2
     assert {path.name for path in (tmp_path / "batch" / "files").iterdir()} == first | taken
     state = SqliteState(tmp_path / "batch")
-    assert set(await state.loose(time.time() + runner.WRITTEN_SECONDS, 9)) == first
+    assert set(await state.loose(time.time() + WRITTEN_SECONDS, 9)) == first
     await state.close()
 
 

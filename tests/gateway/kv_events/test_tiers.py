@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from pdgate.gateway.kv_events.events import read
 from pdgate.gateway.kv_events.media import tier_of
 from pdgate.protocols.call import Call
 from pdgate.scheduling.prefix import blocks_of
 from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.prefix.tiers import DISK, HOST, worth
+from tests.gateway.kv_events import vllm_offloading
 from tests.gateway.kv_events.engine import CLEARED, KvCache
 from tests.gateway.kv_events.test_translation import TOKENS, Fleet, completion
 from tests.scheduling.prefix.test_index import endpoint
@@ -36,6 +38,7 @@ def call() -> Call:
         ("npu", ""),
         ("CPU", HOST),
         ("DISK", DISK),
+        ("STORAGE", DISK),
         ("FS", DISK),
         ("x", DISK),
     ],
@@ -104,3 +107,42 @@ def test_a_call_that_was_not_sent_after_all_leaves_the_tier_as_it_was(call: Call
 
     assert update.cached_tokens == round(before * 128 * len(blocks_of(call)))
     assert fleet.share(call) == before
+
+
+@pytest.mark.parametrize(
+    ("offloaded", "gone", "tier", "share"),
+    [
+        (vllm_offloading.HOST, vllm_offloading.HOST_GONE, HOST, 0.9),
+        (vllm_offloading.HOST_WHOLE, vllm_offloading.HOST_WHOLE_GONE, HOST, 0.9),
+        (vllm_offloading.DISK, vllm_offloading.DISK_GONE, DISK, 0.6),
+    ],
+    ids=["host", "host, whole", "disk"],
+)
+def test_what_vllms_offloading_connector_publishes_is_heard_by_tier(
+    offloaded: bytes, gone: bytes, tier: str, share: float
+) -> None:
+    fleet, call = Fleet(), completion(vllm_offloading.TOKENS)
+
+    def hears(payload: bytes) -> None:
+        said = read(payload)
+        assert (said.unknown, bool(said.events)) == (0, True)
+        fleet.translation.take("a", 0, said, fleet.seen)
+
+    hears(vllm_offloading.PAGES)
+    assert fleet.share(call) == 1
+    hears(offloaded)
+    hears(vllm_offloading.PAGES_GONE)
+    assert fleet.share(call) == pytest.approx(share, abs=0.01)
+    assert [*fleet.translation.cached("a", 0).beyond] == [tier]
+
+    hears(gone)
+    assert fleet.share(call) == 0
+
+
+def test_blocks_that_vllm_offloads_whole_are_known_without_its_pages() -> None:
+    """As after a restart of the gateway."""
+    fleet, call = Fleet(), completion(vllm_offloading.TOKENS)
+
+    fleet.translation.take("a", 0, read(vllm_offloading.HOST_WHOLE), fleet.seen)
+
+    assert fleet.share(call) == pytest.approx(0.9, abs=0.01)

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
+from pdgate.gateway.engine_metrics.counters import EngineCounters
+from pdgate.gateway.engine_metrics.page import MetricsPage
 from pdgate.gateway.liveness.detector import SWEEP_SECONDS, Detector
+from pdgate.gateway.liveness.question import Answered
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
 
@@ -53,6 +56,22 @@ def sweep_until_the_end(detector: Detector, leg: Leg, *, late: float = 0.0) -> f
 def test_a_leg_of_an_engine_that_answers_nothing_ends_within_two_seconds_of_the_bound() -> None:
     leg = Leg(D0)
     assert SECONDS <= sweep_until_the_end(detector(leg), leg) <= SECONDS + 2
+
+
+def test_a_leg_of_an_engine_that_answers_and_counts_nothing_ends_within_two_and_a_half_seconds() -> (
+    None
+):
+    """Of the bound: another engine has to be asked then, within what a client may wait."""
+    leg = Leg(D0)
+    watching = detector(leg)
+    page = MetricsPage(EngineCounters(steps=40), running=1, waiting=0)
+    now = 0.3
+    while not leg.ended:
+        now += SWEEP_SECONDS
+        for silence in watching.sweep(now):
+            silence.heard(Answered(page), now)
+    assert "stopped working" in leg.ended
+    assert SECONDS + 1 <= now <= SECONDS + 2.5
 
 
 def test_an_engine_that_was_told_to_stand_still_is_silent_from_when_it_may_go_on() -> None:

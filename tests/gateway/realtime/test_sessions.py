@@ -13,6 +13,7 @@ from pdgate.protocols.instance import Role
 from tests.gateway.realtime.site import PATH, SocketEngine, key_of, open_session
 from tests.support import fleet
 from tests.support.fleet import Engine, engine_error, gateway_of, says
+from tests.support.raw_server import Peer
 from tests.support.sockets import dialled, refusal
 from tests.support.waiting import until
 
@@ -195,6 +196,22 @@ async def test_what_an_engine_answers_instead_is_the_clients() -> None:
     async with gateway_of(engine) as gateway:
         status, body = await refusal(await dialled(gateway.port, PATH))
         assert (status, b"no such route" in body) == (404, True)
+
+
+@both_fronts
+async def test_an_engine_that_refuses_a_session_names_no_address_and_repeats_nothing() -> None:
+    """As with calls: what an engine says of a peer, or repeats, is the client's without that."""
+
+    async def refuses(peer: Peer) -> None:
+        said = f"no link to {engine.url}, 'input': {{'kv_transfer_params': 1}}"
+        await peer.send(engine_error(b"400 Bad Request", said))
+        await peer.close()
+
+    engine = Engine(Role.PLAIN, refuses)
+    async with gateway_of(engine) as gateway:
+        status, body = await refusal(await dialled(gateway.port, PATH))
+        assert status == 400
+        assert b"no link to [engine], 'input': ..." in body
 
 
 async def test_another_engine_is_asked_where_one_fails() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -163,6 +164,27 @@ async def test_a_session_holds_nothing_once_it_is_over(tmp_path: Path) -> None:
             assert (await refusal(await dialled(gateway.port, PATH, BEARER)))[0] == 429
             await is_over(client, there)
             await until(lambda: gateway.drain._calls() == 0, "the session's end")
+
+
+async def test_a_session_ends_though_its_tokens_cannot_be_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A bug there keeps no place of its key, and its record is over."""
+
+    def trips(_: SessionTokens) -> None:
+        raise ZeroDivisionError("a bug")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(SessionTokens, "over", trips)
+    engine = SocketEngine()
+    async with served(engine, tmp_path, key(max_calls=1), call_log=True) as gateway:
+        for _ in range(2):
+            client, there = await opened(gateway, engine)
+            await is_over(client, there)
+            await until(lambda: gateway.drain._calls() == 0, "the session's end")
+        assert (await gateway.metrics())["pdgate_realtime_sessions_ended_total", "closed"] == 2
+    assert "a bug" in caplog.text
+    assert caplog.text.count('"ended_by": "closed"') == 2
 
 
 async def waits(gateway: Gateway) -> bool:

@@ -6,7 +6,9 @@ import httpx2
 import pytest
 
 from pdgate.gateway.config import ConfigError, load
+from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.security.cors import origins_of
+from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.fleet import Engine, Gateway, gateway_of, question
@@ -67,6 +69,34 @@ async def test_a_page_sees_the_id_of_its_call() -> None:
 
         assert allowed(answer) == "*"
         assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_a_page_sees_what_is_left_of_its_limits() -> None:
+    """A browser keeps every header of an answer from its page that the answer does not name."""
+    key = ApiKeyEntry(
+        name="k", sha256=hash_of(b"k"), calls_per_minute=60, tokens_per_minute=100_000
+    )
+    settings = {"api_keys": (key,), "return_headers": "x-engine-says"}
+    asked = {"origin": PAGE, "authorization": "Bearer k"}
+    async with serving(cors_origins=PAGE, **settings) as gateway:
+        answer = await gateway.http.post(CHAT, json=question(), headers=asked)
+        models = await gateway.http.get("/v1/models", headers=asked)
+
+    seen = set(answer.headers["access-control-expose-headers"].split(", "))
+    limits = {name for name in answer.headers if name.startswith("x-ratelimit-")}
+    assert len(limits) == 6
+    ours = {"retry-after", "x-request-id", "x-should-retry", "x-pd-path", "x-pd-model"}
+    assert {*limits, *ours, "x-engine-says"} <= seen
+    assert set(models.headers["access-control-expose-headers"].split(", ")) == seen
+
+
+async def test_a_page_may_delete_its_files() -> None:
+    asks = {"origin": PAGE, **ASKS, "access-control-request-method": "DELETE"}
+    async with serving(cors_origins=PAGE) as gateway:
+        answer = await gateway.http.request("OPTIONS", "/v1/files/file-1", headers=asks)
+
+    assert answer.status_code == 200
+    assert "DELETE" in answer.headers["access-control-allow-methods"]
 
 
 @pytest.mark.parametrize("text", ["example.com", "https://a/", "https://a/b", "ftp://a", "null"])

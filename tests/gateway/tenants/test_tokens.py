@@ -29,6 +29,7 @@ from pdgate.gateway.tenants.tokens import (
 )
 from pdgate.protocols.errors import RateLimited, Unauthorized
 from pdgate.protocols.instance import Role
+from tests.gateway.tenants.test_at_the_door import served, usage
 from tests.support.clock import Clock
 from tests.support.fleet import Engine, gateway_of
 from tests.support.waiting import until
@@ -89,7 +90,7 @@ async def test_a_token_that_the_provider_signed_opens_in_the_name_of_its_tenant(
     assert authenticator.screen(headers) is signed.states["jwt:team-a"]
     by_key = RequestHeaders([(b"x-api-key", b"secret")])
     assert authenticator.screen(by_key).name == "k"
-    assert authenticator.named("jwt:team-a") is signed.states["jwt:team-a"]
+    assert authenticator.of_owner("jwt:team-a", "") is signed.states["jwt:team-a"]
 
 
 def _unsigned() -> bytes:
@@ -185,6 +186,37 @@ async def test_claims_say_to_which_models_and_limits_a_token_is_held() -> None:
         other.check()
     with pytest.raises(Unauthorized, match="none of those"):
         signed.state_of(token(sub="n", scope="openid"))
+
+
+async def test_two_tokens_of_one_tenant_are_each_held_to_their_own_rule() -> None:
+    """One may be given to a program that is to reach less, and neither changes what the other reaches."""
+    small, large = (ApiKey("", "", models=frozenset({name})) for name in ("small", "large"))
+    signed = await door(ClaimRule("scope", "all", large), ClaimRule("scope", "few", small))
+    few = token(scope="few")
+    narrow, wide = signed.state_of(few), signed.state_of(token(scope="all"))
+    assert narrow is not None
+    assert wide is not None
+
+    assert (narrow.may_ask("small"), narrow.may_ask("large")) == (True, False)
+    assert (wide.may_ask("small"), wide.may_ask("large")) == (False, True)
+    assert signed.state_of(few) is narrow
+    assert narrow.name == wide.name == "jwt:team-a"
+
+
+async def test_a_tenant_is_known_by_its_rule_where_its_token_has_not_come() -> None:
+    rules = ClaimRule("scope", "few", ApiKey("", "", models=frozenset({"small"})))
+    came = (await door(rules)).state_of(token(scope="few"))
+    assert came is not None
+    elsewhere = await door(rules)
+
+    found = elsewhere.state_by_rule(came.name, came.key.rule)
+
+    assert found is not None
+    assert (found.key, found.may_ask("large")) == (came.key, False)
+    assert elsewhere.state_of(token(scope="few")) is found
+    assert elsewhere.state_by_rule("jwt:team-a", "scope=gone") is None
+    assert elsewhere.state_by_rule("jwt:team-a", "") is None
+    assert elsewhere.state_by_rule("k", "scope=few") is None
 
 
 async def test_tenants_are_kept_bounded_and_what_went_is_still_counted(
@@ -326,6 +358,35 @@ def test_what_cannot_be_meant_ends_the_start(said: dict[str, str], sentence: str
         load(None, {f"jwt.{name}": found for name, found in said.items()})
 
     assert "\n" not in str(caught.value)
+
+
+async def test_what_tokens_of_one_tenant_take_is_counted_together(tmp_path: Path) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_bytes(jwks())
+    tenants = (
+        JwtTenantEntry(claim="scope", value="few", tokens_per_day=1000),
+        JwtTenantEntry(claim="scope", value="own", models=("m",)),
+        JwtTenantEntry(),
+    )
+    section = JwtSection(issuer=ISSUER, audience=AUDIENCE, jwks=str(file), tenants=tenants)
+    async with served(Engine(Role.PLAIN), tmp_path, jwt=section) as gateway:
+
+        async def status(said: bytes) -> int:
+            headers = {"authorization": f"Bearer {said.decode()}"}
+            return (await gateway.chat(headers, max_tokens=5)).status_code
+
+        async def opens() -> bool:
+            return await status(token()) == 200
+
+        await until(opens, "keys of tokens")
+        for scope in ("few", "own", "own", "few"):
+            assert await status(token(scope=scope)) == 200
+
+        async def counted() -> bool:
+            return bool((await usage(gateway, "jwt:team-a"))["total"]["calls"] >= 5)
+
+        await until(counted, "all five calls")
+        assert (await usage(gateway, "jwt:team-a"))["total"]["calls"] == 5
 
 
 async def test_tokens_and_keys_open_the_same_gateway(tmp_path: Path) -> None:

@@ -136,9 +136,9 @@ async def test_one_that_was_in_use_when_the_others_were_looked_at_is_closed_as_w
         connection = pool.take()
         assert connection is not None
         # What the clock does when the time has come: it watches no more.
-        upstream._deadlines.forget(pool)
+        upstream.deadlines.forget(pool)
         pool.expired()
-        assert not upstream._deadlines._watched
+        assert not upstream.deadlines._watched
         connection._finish(reusable=True)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await gone.wait()

@@ -33,6 +33,14 @@ def test_a_page_of_metrics() -> None:
     assert (found.any, found.has_nixl) == (True, True)
 
 
+def test_ranks_are_counted_by_their_caches() -> None:
+    line = 'vllm:cache_config_info{block_size="16",engine="%d"} 1.0'
+    lines = ["# TYPE vllm:cache_config_info gauge", *(line % rank for rank in (0, 1)), ""]
+
+    assert parsing.page("\n".join(lines)).ranks == {"0", "1"}
+    assert not parsing.page("# TYPE a gauge\na 1.0\n").ranks
+
+
 def test_peers_that_only_hung_up_are_no_refused_ones() -> None:
     name = "pdgate_engine_kv_peers_refused_total"
     counts = [("tcp", "secret", 2), ("hand-over", "version", 1), ("tcp", "broken", 40)]

@@ -21,7 +21,7 @@ TRAPS: Final[dict[str, tuple[DoctorCheck, ...]]] = {
     "store-mediated": (checks.HASH_SEED_DIFFERS, checks.PREFIX_CACHING_OFF),
     "tensorrt-llm": (checks.BLOCK_SIZE_DIFFERS, checks.LEASES_EXPIRED),
     "tpu": (checks.ROLES_CROSSED, checks.BLOCK_SIZE_DIFFERS),
-    "vllm-kvt": (checks.KV_PEERS_REFUSED, checks.LOADS_FAILED),
+    "vllm-kvt": (checks.RANKS_UNNAMED, checks.KV_PEERS_REFUSED, checks.LOADS_FAILED),
     "vllm-mooncake": (checks.BOOTSTRAP_SILENT, checks.PINNED_ENGINE_ID),
     "vllm-nixl": (
         checks.NO_CONNECTOR,

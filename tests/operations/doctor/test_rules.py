@@ -115,6 +115,11 @@ def mooncake(bootstrap: SeenBootstrap) -> Examined:
     return well(fleet=[seen(both[0], bootstrap=bootstrap), seen(both[1])], probes=Probes())
 
 
+def of_kvt(ranks: int, **more: Any) -> list[SeenEngine]:
+    both = [replace(one, protocol="vllm-kvt") for one in (PREFILL, DECODE)]
+    return [seen(replace(both[0], **more), ranks=ranks), seen(both[1], ranks=ranks)]
+
+
 CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.UNREACHABLE, lambda: decode_is(trouble="refused")),
     (checks.UNHEALTHY, lambda: decode_is(health=503)),
@@ -122,6 +127,7 @@ CASES: list[tuple[DoctorCheck, Callable[[], Examined]]] = [
     (checks.NO_MODELS, lambda: decode_is(models_status=500, cards={})),
     (checks.NO_MODELS, lambda: well(fleet=[seen(PREFILL), seen(replace(DECODE, model="n"))])),
     (checks.NO_CONNECTOR, lambda: decode_is(has_nixl=False)),
+    (checks.RANKS_UNNAMED, lambda: well(fleet=of_kvt(ranks=2), probes=Probes())),
     (checks.VERSION_UNTESTED, lambda: well(fleet=both(version="0.9.1"))),
     (checks.VERSION_UNTESTED, lambda: well(fleet=both(kind="sglang", version="0.5.1"))),
     (checks.CLOSES_CONNECTIONS, lambda: decode_is(closes=True)),
@@ -225,6 +231,13 @@ def test_other_protocols_are_not_compared() -> None:
     fleet = [seen(PREFILL), seen(DECODE), *(seen(one, block_tokens=64) for one in sglang)]
 
     assert not findings(well(fleet=fleet))
+
+
+def test_ranks_that_the_gateway_was_told_of_are_well() -> None:
+    told = of_kvt(ranks=2, dp_rank=1, dp_size=2)
+
+    assert not findings(well(fleet=told, probes=Probes()))
+    assert not findings(well(fleet=of_kvt(ranks=1), probes=Probes()))
 
 
 def test_an_encode_engine_that_hands_over_is_well() -> None:

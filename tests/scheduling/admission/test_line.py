@@ -109,16 +109,17 @@ def test_who_is_late_goes_after_those_who_are_not_and_in_turn() -> None:
 
 
 def test_late_ones_have_a_share_of_what_begins() -> None:
-    """One of eleven, where a tenth is theirs, so that they are served however many others come."""
-    line = Line(late_share=0.1)
-    late = LinePlace(tokens=100, due=5.0)
+    """One of nine, where an eighth of the time is theirs, so that they are served however many others come;
+    tokens do not say how long a long prompt takes."""
+    line = Line(late_share=0.125)
+    late = LinePlace(tokens=9000, due=5.0, seconds=1.0)
     line.join(late)
     for _ in range(30):
-        line.join(LinePlace(tokens=100, due=50.0))
+        line.join(LinePlace(tokens=100, due=50.0, seconds=1.0))
 
     served = [line.next(now=10.0) for _ in range(12)]
 
-    assert served.index(late) == 10
+    assert served.index(late) == 8
 
 
 def test_who_is_late_may_leave_and_gives_way_first() -> None:

@@ -27,6 +27,15 @@ def test_a_time_without_anybody_waiting_does_not_count() -> None:
     assert pace.wait(before=0, now=1000.0) == pytest.approx(2.0)
 
 
+def test_calls_that_begin_several_at_a_time_are_not_taken_for_engines_that_stand_still() -> None:
+    """Ten a second begin, five at once: who has forty before it waits for about four seconds."""
+    pace = Pace()
+    for begun in range(200):
+        pace.began(10.0 + begun // 5 * 0.5, others_wait=True)
+
+    assert pace.wait(before=39, now=10.0 + 39 * 0.5 + 0.45) == pytest.approx(4.0, rel=0.3)
+
+
 def test_engines_that_stand_still_are_not_taken_to_go_on_as_before() -> None:
     pace = Pace()
     for now in (10.0, 12.0):

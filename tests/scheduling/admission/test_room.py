@@ -166,8 +166,20 @@ def test_a_long_prompt_is_due_earlier() -> None:
     """In time is what is read within four seconds; nothing has shown that 10,000 tokens take no second."""
     room, eligible = Room(Limits(prefill_seconds=1.0, in_time_seconds=4.0)), pairs([0], [None])
 
-    assert room.due(eligible, 10_000, now=100.0) == 103.0
-    assert room.due(eligible, 30_000, now=100.0) == 101.0
+    assert room.due(eligible, 10_000, now=100.0) == (103.0, 1.0)
+    assert room.due(eligible, 30_000, now=100.0) == (101.0, 3.0)
+
+
+def test_a_prompt_is_due_later_where_an_engine_has_most_of_it() -> None:
+    room, eligible = (
+        Room(Limits(prefill_seconds=1.0, in_time_seconds=4.0)),
+        pairs([0, 0], [None]),
+    )
+    _, second = eligible.up[Role.PREFILL]
+
+    due = room.due(eligible, 30_000, now=100.0, cached={second.instance.id: 20_000})
+
+    assert due == (103.0, 1.0)
 
 
 def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:

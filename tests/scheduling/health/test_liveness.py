@@ -26,17 +26,18 @@ SECONDS = 10.0
         (Evidence(silent=9, mute=10), LivenessVerdict.ALIVE),
         (Evidence(silent=11, mute=10), LivenessVerdict.FROZEN),
         # Counters that do not move.
-        (Evidence(silent=12, still=10.5), LivenessVerdict.ALIVE),
-        (Evidence(silent=12, still=11), LivenessVerdict.STUCK),
+        (Evidence(silent=12, still=9.9), LivenessVerdict.ALIVE),
+        (Evidence(silent=10.9, still=10), LivenessVerdict.ALIVE),
+        (Evidence(silent=11, still=10), LivenessVerdict.STUCK),
         # One prompt shows nothing until it is read.
-        (Evidence(silent=60, mute=44, still=45, expected=10), LivenessVerdict.ALIVE),
+        (Evidence(silent=60, mute=44, still=44, expected=10), LivenessVerdict.ALIVE),
         (Evidence(silent=60, mute=45, expected=10), LivenessVerdict.FROZEN),
-        (Evidence(silent=60, still=46, expected=10), LivenessVerdict.STUCK),
+        (Evidence(silent=60, still=45, expected=10), LivenessVerdict.STUCK),
         (Evidence(silent=60, mute=9.9, expected=1), LivenessVerdict.ALIVE),
         (Evidence(silent=60, mute=10, expected=1), LivenessVerdict.FROZEN),
         # So do long steps.
-        (Evidence(silent=60, mute=24, still=25, step=5), LivenessVerdict.ALIVE),
-        (Evidence(silent=60, still=26, step=5), LivenessVerdict.STUCK),
+        (Evidence(silent=60, mute=24, still=24, step=5), LivenessVerdict.ALIVE),
+        (Evidence(silent=60, still=25, step=5), LivenessVerdict.STUCK),
     ],
 )
 def test_only_all_of_the_evidence_together_condemns_an_engine(

@@ -176,7 +176,7 @@ def test_steps_of_an_unknown_engine_are_as_those_of_its_kind() -> None:
 
 def test_an_idle_engine_that_was_slow_once_is_tried_again() -> None:
     """As when it had just started: nothing but a call shows that it is quick by now."""
-    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL))
+    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL, random=random.Random(7)))
     quick, slow = endpoint(endpoints, P0.id), endpoint(endpoints, P1.id)
     knows(quick, PER_TOKEN)
     knows(slow, 100 * PER_TOKEN)
@@ -187,7 +187,7 @@ def test_an_idle_engine_that_was_slow_once_is_tried_again() -> None:
 
 
 def test_one_that_is_slow_indeed_is_tried_ever_less() -> None:
-    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL))
+    endpoints, policy = fleet(P0, P1, D0), slo(PolicyContext(Role.PREFILL, random=random.Random(7)))
     quick, slow = endpoint(endpoints, P0.id), endpoint(endpoints, P1.id)
     knows(quick, PER_TOKEN)
     knows(slow, 100 * PER_TOKEN)

@@ -141,3 +141,23 @@ def test_it_is_a_policy_also_after_it_was_found_to_be_no_pipeline() -> None:
 
     assert not isinstance(policy, Pipeline)
     assert isinstance(policy, Policy)
+
+
+def test_what_a_call_has_waited_in_the_gateway_is_off_its_time() -> None:
+    """An engine that has most of its prompt is worth no wait that makes it late."""
+    among, policy = reading(), made(Role.PREFILL, Known({"1": 3_600}))
+    among[1].unread_tokens = 6_000
+
+    assert policy.choose(prompt(4_000), among) is among[1]
+    assert policy.choose(prompt(4_000).begun(1.2), among) is not among[1]
+
+
+def test_a_late_call_that_has_waited_goes_where_it_is_soonest() -> None:
+    """In the gateway those that can be in time have gone before it; one that has not waited joins the late ones."""
+    among, policy = reading(), made(Role.PREFILL)
+    for one, tokens in zip(among, (30_000, 3_000, 5_000), strict=True):
+        one.unread_tokens = tokens
+    late = prompt(20_000)
+
+    assert policy.choose(late.begun(3.0), among) is among[1]
+    assert policy.choose(late, among) is among[0]
