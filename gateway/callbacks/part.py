@@ -1,6 +1,6 @@
 """Callbacks of one worker, as settings and the protocols of the fleet ask for them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pdgate.cluster.jobs import Run
@@ -27,9 +27,9 @@ class CallbackPorts:
         metaserver, notifications: Bound from the start; None where no protocol needs one.
     """
 
-    def __init__(self, settings: Settings, wanted: Collection[Callback]) -> None:
+    def __init__(self, settings: Settings, wanted: frozenset[Callback]) -> None:
         """Raises ConfigError."""
-        self.heard = frozenset(wanted)
+        self.heard = wanted
         self.words = Words()
         self._seconds = settings.timeouts.prefill_seconds
         section = settings.callbacks
@@ -71,8 +71,7 @@ class CallbackPorts:
             settings.pdd_protocol,
             *(settings.protocol_of(m.name) for m in settings.models),
         }
-        found = map(registry.callback, sorted(protocols - {""}))
-        wanted = [callback for callback in found if callback is not None]
+        wanted = frozenset[Callback]().union(*map(registry.callbacks, protocols - {""}))
         return cls(settings, wanted) if wanted else None
 
     def around(self, upstream: Upstream) -> Upstream:

@@ -142,20 +142,36 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     info = tmp_path / "pdgate_meets-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pdgate-meets\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[pdgate.forwarders]\nmeets = pdgate_meets:Meets\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "pdgate_meets", raising=False)
 
     def installed(source: str) -> None:
         (tmp_path / "pdgate_meets.py").write_text(source)
+        name = "MEETS" if "Family" in source else "Meets"
+        points = f"[pdgate.forwarders]\nmeets = pdgate_meets:{name}\n"
+        (info / "entry_points.txt").write_text(points)
 
     return installed
 
 
+FAMILY = """
+
+MEETS = Family(
+    "meets",
+    members={(Mode.BATCH, "ii"): Meets},
+    reasons={(Mode.STAGED, "ii"): "decode is asked first"},
+    default="ii",
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "declared", [MEETS, MEETS.replace(" Leg,", " Family, Leg, Mode,") + FAMILY]
+)
 async def test_a_third_partys_engines_call_back_at_a_path_and_in_words_of_their_own(
-    install: Install,
+    install: Install, declared: str
 ) -> None:
-    install(MEETS)
+    install(declared)
     async with fleet(pdd_protocol="meets") as site:
         asking = asyncio.create_task(site.gateway.chat())
         call, body, _ = await site.asked()
