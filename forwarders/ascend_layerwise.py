@@ -12,7 +12,7 @@ A metaserver of the gateway's own (gateway/callbacks) hears decode; to prefill t
 
 from typing import ClassVar
 
-from pdgate.forwarders.base import Awaited, Leg, Rendezvous, one_token
+from pdgate.forwarders.base import Awaited, Callback, CallbackPort, Leg, Rendezvous, one_token
 from pdgate.forwarders.kv_lease import NOTHING_KEPT
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.dialects import ascend_layerwise as ascend
@@ -22,7 +22,7 @@ from pdgate.protocols.instance import Instance
 class AscendLayerwise(Rendezvous):
     name: ClassVar = "ascend-layerwise"
     prefill_can_answer: ClassVar = True
-    callbacks: ClassVar = "metaserver"
+    callback: ClassVar = Callback(CallbackPort.METASERVER, ascend.posted, ascend.PATH)
     # Prefill writes while it computes, and is done with its answer.
     kv: ClassVar = NOTHING_KEPT
 
@@ -32,8 +32,9 @@ class AscendLayerwise(Rendezvous):
         def to_prefill(posted: Json) -> Json:
             return {**body, ascend.FIELD: posted}
 
-        def to_decode(url: str) -> Json:
-            return {**call.body, ascend.FIELD: {**ascend.RECEIVE, "metaserver": url}}
+        def to_decode(gateway: str) -> Json:
+            receive = {**ascend.RECEIVE, "metaserver": f"{gateway}{ascend.PATH}"}
+            return {**call.body, ascend.FIELD: receive}
 
         awaited = Awaited(call.attempt_id, decode.id, to_prefill)
         return (

@@ -12,22 +12,24 @@ Source: vllm-project/vllm-ascend 182b75e, distributed/kv_transfer/kv_p2p/mooncak
 
 from typing import Final
 
-from pdgate.protocols.call import Json, Raw, value
+from pdgate.protocols.call import Json, Raw, parse_object, value
 from pdgate.protocols.errors import BadRequest
 
 FIELD: Final = "kv_transfer_params"
+PATH: Final = "/v1/metaserver"
 RECEIVE: Final[Json] = {"do_remote_decode": False, "do_remote_prefill": True}
 _NULL: Final = Raw(b"null")
 _EXPECTED: Final = ("do_remote_decode", "remote_host", "remote_port", "remote_block_ids")
 
 
-def attempt_of(posted: Json) -> str:
-    """The attempt that decode speaks of. Raises BadRequest for what is no word of this wire."""
-    id = value(posted, "request_id")
+def posted(body: bytes) -> tuple[str, Json]:
+    """The attempt that decode speaks of, and all that it says. Raises BadRequest for what is no word of this wire."""
+    word = parse_object(body)
+    id = value(word, "request_id")
     # Not read: the blocks of a long prompt are more than `value` takes, and decode's own to be right.
-    missing = [name for name in _EXPECTED if posted.get(name, _NULL) == _NULL]
+    missing = [name for name in _EXPECTED if word.get(name, _NULL) == _NULL]
     if not isinstance(id, str) or missing:
         raise BadRequest(f"request_id, {', '.join(_EXPECTED)} expected")
-    if id.startswith("chatcmpl-"):
-        return id.removeprefix("chatcmpl-")
-    return id.removeprefix("cmpl-").rpartition("-")[0] if id.startswith("cmpl-") else id
+    if id.startswith("cmpl-"):
+        id = id.removeprefix("cmpl-").rpartition("-")[0]
+    return id.removeprefix("chatcmpl-"), word
