@@ -41,6 +41,12 @@ def borrowed(lent: Lent, tokens: int, peer: str) -> Load:
     return Load(lent.tokens, source)
 
 
+def lent_by(load: Load) -> Lent:
+    """What `borrowed` has made this load of."""
+    source: Borrowed = load.ticket
+    return Lent(source.host, source.port, source.engine_id, source.key, load.tokens)
+
+
 class Lending:
     def __init__(self, offers: Offers, engine_id: str, address: tuple[str, int]) -> None:
         """`address`: where our KV service is asked."""

@@ -143,6 +143,6 @@ def _connector_settings(
         mover="process" if extra.mover == "process" else "threads",
         identity=identity,
         engine_id=found.life,
-        borrows=settings.recomputes and seat.stages * seat.tp == 1,
+        borrows=settings.recomputes,
         ranks=(seat.number,) if seat.stages * seat.tp > 1 else (),
     )

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
+from pdgate.engine.hand_over.lending import borrowed, lent_by
 from pdgate.engine.hand_over.two_sided import ForReaders
 from pdgate.engine.leases import Lease, Leases
 from pdgate.engine.vllm.intent import LENT, prefill_id
@@ -203,7 +204,8 @@ class WorkerSide(Core):
         """Send a prefill to vLLM. What cannot be loaded of it vLLM computes: without that we are lent nothing."""
         params: dict[str, Any] = {}
         if self._fellows is not None and isinstance(keep.ticket, ForReaders):
-            params |= self._fellows.passes.issue(request_id, keep.ticket)
+            lent = lent_by(load) if load is not None else None
+            params |= self._fellows.passes.issue(request_id, keep.ticket, lent)
         if load is not None:
             params[LENT] = load.tokens
         with self._changed:
@@ -275,16 +277,20 @@ class WorkerSide(Core):
         fellows = self._fellows
         if fellows is None or fellows.first:
             return
-        whose = fellows.passes.read(name, asked.params)
-        if whose is None:
+        found = fellows.passes.read(name, asked.params)
+        if found is None:
             return
+        whose, lent = found
         try:
+            load = borrowed(lent, len(asked.prompt), whose.readers[0]) if lent else None
             keep = fellows.keep_for(name, whose.key, whose.readers)
         except ValueError as error:
             log.info("%s is computed, but not held: %s", asked.id, error)
             return
         with self._changed:
             self._keeps[name] = keep
+            if load is not None:
+                self._loans[name] = load
 
     def _kept(self, order: KeptBlocks) -> None:
         name = self._names.ours(order.id)
