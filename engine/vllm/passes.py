@@ -45,10 +45,10 @@ class Passes:
     ) -> tuple[ForReaders, Lent | None] | None:
         """Return what a pass grants; None for one that no worker of this engine has issued for this prefill."""
         match params.get(PASS):
-            case {"seal": str(seal), **says}:
+            case {"key": str(key), "readers": list(readers), "lent": lent, "seal": str(seal)}:
+                says = {"key": key, "readers": readers, "lent": lent}
                 if hmac.compare_digest(seal.encode(), self._seal(prefill_id, says).encode()):
-                    whose = ForReaders(says["key"], tuple(says["readers"]))
-                    return whose, msgspec.convert(says["lent"], Lent | None)
+                    return ForReaders(key, tuple(readers)), msgspec.convert(lent, Lent | None)
         return None
 
     def _seal(self, prefill_id: str, says: Mapping[str, Any]) -> str:

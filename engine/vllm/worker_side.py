@@ -323,10 +323,8 @@ class WorkerSide(Core):
         with self._changed:
             self._started[request_id] = self._now()
         try:
-            if isinstance(order, Borrow):
-                plan = self._lent_to(request_id)
-            else:
-                plan = self.connector.plan(_arrival(order.asked))
+            lent = isinstance(order, Borrow)
+            plan = self._lent_to(request_id) if lent else self.connector.plan(_arrival(order.asked))
             if not isinstance(plan, Load) or plan.tokens != order.tokens:
                 raise ValueError("its kv_transfer_params name nothing to load")
             pages = Pages(order.block_ids, order.tokens, order.skip_tokens)

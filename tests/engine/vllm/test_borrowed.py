@@ -24,7 +24,7 @@ from pdgate.engine.vllm.orders import (
 )
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.scheduler_side import EndingRequest, SchedulerSide
-from pdgate.transfer.device.base import DeviceEvent
+from pdgate.transfer.device.base import DeviceEvent, wait
 from pdgate.transfer.messenger import service
 from pdgate.transfer.messenger.offers import Offers, ReleasedOffer
 from pdgate.transfer.runtime.fleet import Identity
@@ -169,7 +169,7 @@ def test_a_loan_is_read_as_a_load_of_the_request(error: str | None, rig: Rig) ->
     rig.worker.loaded("p1", error)
 
     ended = rig.results()
-    assert (ended.received, ended.failed) == ({"p1"}, {"p1"} if error else set())
+    assert ended == Results(frozenset(), frozenset({"p1"}), frozenset({"p1"} if error else ()))
     # And it is kept as any other prefill that a peer asked for.
     rig.obey(KeptBlocks("p1", BLOCKS, 9, "length"))
     assert rig.said("kept") == [("kvt-1", BLOCKS, 9, "length")]
@@ -296,11 +296,12 @@ def test_what_decode_has_crosses_and_only_the_rest_comes_back(
     scene.compute_the_rest()
     assert scene.d.outcome().failed == frozenset()
     assert scene.pair.same()
+    # It counts before it says that it is done with the blocks.
+    assert scene.p.freed.wait(SECONDS)
+    assert scene.p.results().sent == {"p1"}
     block_bytes = LAYOUT.layers * LAYOUT.page_bytes
     counted = scene.p.connector.counters
     assert (counted.bytes_moved, counted.bytes_sent) == (2 * block_bytes, block_bytes)
-    assert scene.p.freed.wait(SECONDS)
-    assert scene.p.results().sent == {"p1"}
 
 
 def test_what_prefill_has_itself_does_not_cross(stack: ExitStack) -> None:
@@ -326,7 +327,7 @@ def test_what_is_being_computed_is_read_when_it_is_there(
 ) -> None:
     """vLLM gives a request the blocks of another that the same step computes."""
     scene = Scene(stack, over=False)
-    waits, wait = Event(), service.wait
+    waits = Event()
 
     def watched(event: DeviceEvent, until: float, stop: Callable[[], bool]) -> bool:
         waits.set()
@@ -392,7 +393,7 @@ def test_a_decode_that_does_not_lend_any_more_costs_no_request(
     scene.read()
 
     ended = scene.p.outcome("p1")
-    assert (ended.received, ended.failed) == ({"p1"}, {"p1"})
+    assert ended == Results(frozenset(), frozenset({"p1"}), frozenset({"p1"}))
     assert scene.p.connector.counters.failed == 1
     if happens is lost:
         scene.p.obey([Progress("p1", P_BLOCKS, TOKENS)])

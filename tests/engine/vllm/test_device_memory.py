@@ -27,6 +27,7 @@ from pdgate.engine.vllm.orders import (
     Progress,
 )
 from pdgate.engine.vllm.prefill_call import Failed, PromptCalls
+from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.running import RunningWorker
 from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.vllm.tensors import Tensor
@@ -217,10 +218,14 @@ def test_what_is_lent_is_read_behind_the_step_that_computes_it(transfer: str, ap
 
         decode.side.results()
 
-        ended = waiting.wait_until(
-            lambda: found if (found := prefill.side.results()).received else None, "the loan"
-        )
-        assert ended.failed == frozenset()
+        said: list[Results] = []
+
+        def over() -> bool:
+            said.append(prefill.side.results())
+            return bool(said[-1].received)
+
+        waiting.wait_until(over, "the loan's end")
+        assert said[-1].failed == frozenset()
         prefill.stream.synchronize()
         pages = prefill.pages()
         assert all(

@@ -69,4 +69,4 @@ def release(offers: Offers, key: str, offer_id: str, reader: object) -> Released
 
 Lending.lend = lend  # type: ignore[method-assign, assignment]
 Offers.wait = wait  # type: ignore[method-assign, assignment]
-Offers.release = release  # type: ignore[method-assign]
+Offers.release = release  # type: ignore[method-assign, assignment]
