@@ -172,6 +172,7 @@ def test_prefill_computes_only_what_decode_does_not_have(
     lending.taken_by(lending.prefill)
     turn = lending.second_turn(f"lent {beyond}")[: LENT + beyond]
     took = Took(p=lending.prefill, d=lending.decode)
+    cached = (beyond - 1) // BLOCK * BLOCK
 
     answer = asked_of(gateway.url, turn).answer
 
@@ -185,6 +186,9 @@ def test_prefill_computes_only_what_decode_does_not_have(
     # Whole blocks: three were lent, and only those behind them came back.
     assert read.bytes / 3 * -(-(beyond - 1) // BLOCK) == came.bytes
     assert lending.is_free()
+    # What was read is in prefill's cache, and right: all of its answer hangs on it.
+    assert asked_of(lending.prefill.url, turn).answer == answer
+    took.prompts(p=Prompts(beyond - 1 + len(turn) - LENT - cached, LENT, LENT + cached))
 
 
 def test_what_prefill_has_itself_is_not_read(
@@ -235,8 +239,9 @@ def test_tokens_show_whether_the_right_kv_was_read(
     turn = lending.second_turn("other blocks")
 
     with lending.wrong("other blocks"):
-        said = asked_of(gateway.url, turn)
+        asked_of(gateway.url, turn)
 
+    said = asked_of(lending.prefill.url, turn)
     assert said.token_ids != asked_of(alone.url, turn).token_ids
 
 

@@ -7,7 +7,7 @@ Named as `kv_connector_module_path`. Without the file all is well. It says one o
     cut             the connection breaks when the reader asks
     called in       the loan is called in while it is being read
     held            the reader waits for as long as this engine lives
-    other blocks    what is lent is the KV of other tokens
+    other blocks    the first block is lent in place of each (swapped ones would do as well: a key says its place)
 """
 
 import os
@@ -43,7 +43,7 @@ FAULT = Fault(Path(os.environ["PDGATE_TEST_FAULT"]))
 
 def lend(lending: Lending, key: str, block_ids: Sequence[int], tokens: int, after: Any) -> Lent:
     fault = str(FAULT)
-    named = block_ids[::-1] if fault == "other blocks" else block_ids
+    named = [block_ids[0]] * len(block_ids) if fault == "other blocks" else block_ids
     lent = _lend(lending, key, named, tokens, after)
     if fault == "nobody":
         return msgspec.structs.replace(lent, port=NO_PORT)
