@@ -1,8 +1,11 @@
 """decode-first on stock vLLM, where decode has a chat's first turn: it lends that to prefill, which has nothing.
 
-p        kv_load_failure_policy "recompute": reads what is lent
-strict   "fail", vLLM's default: computes
-d        has the first turn, as it has answered it; its loans go wrong as a file says (shim/faulty_lender.py)
+    p        kv_load_failure_policy "recompute": reads what is lent
+    wide     the same, with two tensor-parallel workers, which read a KV head each
+    strict   "fail", vLLM's default: computes
+    d        has the first turn, as it has answered it; its loans go wrong as a file says
+
+A file, because it says so from one call to the next (shim/faulty_lender.py).
 """
 
 import json
@@ -57,7 +60,7 @@ class Lending:
         self._served: Engine | None = None
         self._kv: dict[str, str] = {}
 
-        def start(name: str, role: str, **said: Any) -> tuple[Child, int]:
+        def start(name: str, role: str, *flags: str, **said: Any) -> tuple[Child, int]:
             port, kv_port = free_port(), free_port()
             self._kv[f"http://{LOOPBACK}:{port}"] = f"{LOOPBACK}:{kv_port}"
             extra = said.pop("extra", {})
@@ -65,12 +68,13 @@ class Lending:
             config = json.loads(text)
             config |= said
             config["kv_connector_extra_config"] |= extra
-            words = [flag, json.dumps(config)]
+            words = [flag, json.dumps(config), *flags]
             env = {"PDGATE_TEST_FAULT": str(self._fault)}
             return fleet.start(stack, f"lending-{name}", port, words, env), port
 
         starting = [
             start("p", "kv_producer", **RECOMPUTES),
+            start("wide", "kv_producer", "--tensor-parallel-size", "2", **RECOMPUTES),
             start("strict", "kv_producer"),
             start(
                 "d",
@@ -79,7 +83,8 @@ class Lending:
                 kv_connector_module_path="faulty_lender",
             ),
         ]
-        self.prefill, self.strict, self.decode = (ready(*one) for one in starting)
+        self.prefill, self.wide, self.strict, self.decode = (ready(*one) for one in starting)
+        self.readers = {"p": self.prefill, "wide": self.wide}
         self.serve = (
             *PDGATE_TCP.prefill_flag(self.prefill.url, self._kv[self.prefill.url]),
             *("--decode", self.decode.url),
@@ -116,7 +121,8 @@ class Lending:
         return [*first, *answer, *prompt(2 * BLOCK + 7, f"{salt}, second turn")]
 
     def is_free(self) -> bool:
-        return settles(lambda: held_share(self.prefill) == held_share(self.decode) == 0)
+        engines = (self.prefill, self.wide, self.decode)
+        return settles(lambda: not any(map(held_share, engines)))
 
 
 @pytest.fixture(scope="module")
@@ -164,14 +170,19 @@ class Took:
         return {name: (Prompts.of(one), Counted.by(one)) for name, one in self._engines.items()}
 
 
-@pytest.mark.parametrize("beyond", [2, 3, 100], ids=lambda it: f"{it} tokens more")
+@pytest.mark.parametrize(
+    ("reader", "beyond"),
+    [("p", 2), ("p", 3), ("p", 100), ("wide", 2), ("wide", 100)],
+    ids=lambda it: it if isinstance(it, str) else f"{it} tokens more",
+)
 def test_prefill_computes_only_what_decode_does_not_have(
-    beyond: int, alone: Engine, lending: Lending, gateway: Gateway
+    reader: str, beyond: int, alone: Engine, lending: Lending, gateway: Gateway
 ) -> None:
     """With 2 tokens more, all that prefill is asked for is lent but its last token."""
-    lending.taken_by(lending.prefill)
-    turn = lending.second_turn(f"lent {beyond}")[: LENT + beyond]
-    took = Took(p=lending.prefill, d=lending.decode)
+    prefill = lending.readers[reader]
+    lending.taken_by(prefill)
+    turn = lending.second_turn(f"lent {beyond} to {reader}")[: LENT + beyond]
+    took = Took(p=prefill, d=lending.decode)
     cached = (beyond - 1) // BLOCK * BLOCK
 
     answer = asked_of(gateway.url, turn).answer
@@ -187,7 +198,7 @@ def test_prefill_computes_only_what_decode_does_not_have(
     assert read.bytes / 3 * -(-(beyond - 1) // BLOCK) == came.bytes
     assert lending.is_free()
     # What was read is in prefill's cache, and right: all of its answer hangs on it.
-    assert asked_of(lending.prefill.url, turn).answer == answer
+    assert asked_of(prefill.url, turn).answer == answer
     took.prompts(p=Prompts(beyond - 1 + len(turn) - LENT - cached, LENT, LENT + cached))
 
 
@@ -208,13 +219,24 @@ def test_what_prefill_has_itself_is_not_read(
     assert took.counted("p").transfers == 0
 
 
-@pytest.mark.parametrize("fault", ["nobody", "another life", "cut", "called in"])
+@pytest.mark.parametrize(
+    ("reader", "fault"),
+    [
+        ("p", "nobody"),
+        ("p", "another life"),
+        ("p", "cut"),
+        ("p", "called in"),
+        ("wide", "cut"),
+        ("wide", "called in"),
+    ],
+)
 def test_what_cannot_be_read_is_computed(
-    fault: str, alone: Engine, lending: Lending, gateway: Gateway
+    reader: str, fault: str, alone: Engine, lending: Lending, gateway: Gateway
 ) -> None:
-    lending.taken_by(lending.prefill)
-    turn = lending.second_turn(f"fault {fault}")
-    took = Took(p=lending.prefill, d=lending.decode)
+    prefill = lending.readers[reader]
+    lending.taken_by(prefill)
+    turn = lending.second_turn(f"fault {fault} for {reader}")
+    took = Took(p=prefill, d=lending.decode)
 
     with lending.wrong(fault):
         answer = asked_of(gateway.url, turn).answer
@@ -227,7 +249,7 @@ def test_what_cannot_be_read_is_computed(
     assert (took.counted("p").failed, took.counted("d").failed) == (1, 0)
     assert lending.is_free()
     # Nor has prefill kept what it should not believe: a third turn is the single engine's as well.
-    more = [*turn, *answer[0], *prompt(BLOCK, f"{fault}, third turn")]
+    more = [*turn, *answer[0], *prompt(BLOCK, f"{fault} for {reader}, third turn")]
     assert asked_of(gateway.url, more).answer == asked_of(alone.url, more).answer
 
 
