@@ -91,7 +91,7 @@ class Borrow(Fetch):
 
 @dataclass(frozen=True, slots=True)
 class Forgo:
-    """A Hold that ended while it borrowed: no peer is in its blocks, and vLLM has them back when the load ends."""
+    """A Hold that ended before a step computed any of it: no peer is in its blocks, and vLLM has them back by itself."""
 
     id: str
     why: str

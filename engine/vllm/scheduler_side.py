@@ -84,6 +84,7 @@ class _Live:
         tokens: What may come from a peer; the last prompt token is always computed here.
         cached_tokens: Of the prompt, which were in a cache here.
         loading: vLLM waits for the end of its load.
+        begun: A step has computed some of it since it has its blocks.
     """
 
     asked: AskedRequest
@@ -92,6 +93,7 @@ class _Live:
     cached_tokens: int = 0
     ordered: bool = False
     loading: bool = False
+    begun: bool = False
 
     @property
     def fetches(self) -> bool:
@@ -152,6 +154,7 @@ class SchedulerSide:
         """This step computes up to `tokens` of a request, in these blocks."""
         live = self._live.get(request_id)
         if live is not None and live.ordered and live.intent is Intent.HOLD:
+            live.begun = True
             tokens = min(tokens, len(live.asked.prompt))
             needed = block_ids[: -(-tokens // self._block_tokens)]
             self._orders.append(Progress(request_id, tuple(needed), tokens))
@@ -160,6 +163,7 @@ class SchedulerSide:
         """Its blocks are used by others from this step on."""
         live = self._live.get(request_id)
         if live is not None and live.ordered and live.intent is Intent.HOLD:
+            live.begun = False
             self._orders.append(Evict(request_id))
 
     def load_failed(self, request_ids: Iterable[str]) -> None:
@@ -183,10 +187,12 @@ class SchedulerSide:
             if not live.ordered:
                 return EndingRequest()
             self._holds -= 1
-            if live.loading:
-                # vLLM waits for the load's end by itself, and dies of a second word that the blocks are free.
-                why = f"the prefill ended as {status}"
-                self._orders += [CancelOrder(live.asked.id), Forgo(live.asked.id, why)]
+            if not live.begun:
+                # Of a load, ours or another connector's beside us, vLLM waits for the end by itself, and dies of a second
+                # word that the blocks are free.
+                if live.loading:
+                    self._orders.append(CancelOrder(live.asked.id))
+                self._orders.append(Forgo(live.asked.id, f"the prefill ended as {status}"))
                 return EndingRequest()
             return EndingRequest(True, self._keep(live, request, status, block_ids))
         if not live.ordered:
