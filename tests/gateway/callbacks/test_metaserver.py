@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pdgate.cluster.networks import Allowed
+from pdgate.forwarders.ascend_layerwise import PATH, posted
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.words import MessageResult, Words
 from pdgate.protocols.call import encode
-from pdgate.protocols.dialects.ascend_layerwise import PATH, posted
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 WORD: dict[str, Any] = {
