@@ -77,7 +77,7 @@ class Callback(msgspec.Struct, frozen=True):
     """How the engines of a protocol call the gateway back in the middle of a call (gateway/callbacks).
 
     Attributes:
-        read: Of a body or a message: the `Awaited.key` that it is for, and what it says. Raises BadRequest.
+        read: Of a body or a message: the `Awaited.key` that it is for, and what it says. Raises BadRequest, ValueError.
         path: Of the metaserver.
     """
 

@@ -131,7 +131,7 @@ class Metaserver:
             await asyncio.sleep(0)
             try:
                 return self._words.say(*read(body))
-            except BadRequest:
+            except (BadRequest, ValueError):
                 return MessageResult.MALFORMED
 
 

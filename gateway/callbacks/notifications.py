@@ -57,7 +57,7 @@ class Notifications:
             try:
                 # A message in parts has an empty one before it where DEALER stands for REQ.
                 key, word = read(parts[-1])
-            except BadRequest:
+            except (BadRequest, ValueError):
                 continue
             result = self._words.say(key, word)
             break

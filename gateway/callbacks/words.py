@@ -10,7 +10,7 @@ from pdgate.protocols.call import Json
 from pdgate.protocols.members import plain_members
 
 Read = Callable[[bytes], tuple[str, Json]]
-"""Of a body or a message: whose word it is, and what it says. Raises BadRequest."""
+"""Of a body or a message: whose word it is, and what it says. Raises BadRequest, ValueError."""
 
 
 @plain_members

@@ -183,12 +183,13 @@ async def test_a_third_partys_engines_call_back_at_a_path_and_in_words_of_their_
                 (await engine.post(url, content=word)).status_code
                 for url, word in (
                     (body["say"], "nowhere"),
+                    (body["say"], b"\xff is no text"),
                     (body["say"], f"another-{attempt} is at rack 7"),
                     (body["say"].replace("/meets/here", "/v1/metaserver"), f"{attempt} is at 8"),
                     (body["say"], f"{attempt} is at rack 7"),
                 )
             ]
-        assert said == [400, 404, 400, 200]
+        assert said == [400, 400, 404, 400, 200]
 
         prefilling = await site.prefill.next()
         assert json.loads(site.p.calls[-1].body)["to"] == "rack 7"
