@@ -70,6 +70,8 @@ def connector_settings(
         identity=identity,
         state_bytes=state_bytes,
         speculates=settings.speculate > 0,
+        # Of several processes the first one is asked, and could not tell the others of a loan.
+        borrows=not ranks,
         ranks=ranks,
         tell_ranks=tell_ranks,
         moment=moment,

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
@@ -33,12 +34,15 @@ from pdgate.forwarders.prompt import one_token, several_prompts
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Json, Passed, Raw
 from pdgate.protocols.errors import GatewayError
 from pdgate.protocols.instance import Instance, Role
+from pdgate.protocols.members import plain_members
 from pdgate.scheduling.disaggregation import Decision
 from pdgate.scheduling.watch import StreamWatch
 
 __all__ = [
     "Answer",
     "Awaited",
+    "Callback",
+    "CallbackPort",
     "Delegation",
     "Engines",
     "Family",
@@ -59,8 +63,31 @@ __all__ = [
 ]
 
 
+@plain_members
+class CallbackPort(StrEnum):
+    """Ports of the gateway at which engines call back, each opened where a protocol of the fleet wants it."""
+
+    METASERVER = "metaserver"
+    """HTTP: a body is POSTed to the path of a `Callback`."""
+    NOTIFICATIONS = "notifications"
+    """ZeroMQ: a message is pushed to a PULL socket."""
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """How the engines of a protocol call the gateway back in the middle of a call (gateway/callbacks).
+
+    Attributes:
+        read: Of a body or a message: the `Awaited.key` that it is for, and what it says. Raises BadRequest, ValueError.
+        path: Of the metaserver.
+    """
+
+    port: CallbackPort
+    read: Callable[[bytes], tuple[str, Json]]
+    path: str = ""
+
+
 class Awaited(msgspec.Struct, frozen=True):
-    """What an engine says to the gateway beside its answers, and a leg to prefill hangs on (gateway/callbacks).
+    """What an engine says to the gateway beside its answers, and a leg hangs on (gateway/callbacks).
 
     Attributes:
         key: By which the engine names the call; known to no stranger.
@@ -82,7 +109,7 @@ class Leg(msgspec.Struct, frozen=True):
         request_id: Sent as X-Request-Id; empty for the call's attempt id.
         passed: What is sent instead of a POST of the body.
         awaits: What else has to be heard of it.
-        addressed: Makes its body of the URL at which engines call this gateway back.
+        addressed: Makes its body of where this gateway's metaserver is, as in http://10.0.0.9:4321.
         hears: Called with what of its answer may have fields that are not for clients.
         read: Reads an answer that is no JSON object; raises BadRequest.
     """
@@ -150,8 +177,8 @@ class Forwarder(ABC):
     """Tokens of a prompt that decode computes although it is handed its KV, at most; 0: under a block."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields of a body that only the gateway may set: calls that bring one are refused."""
-    callbacks: ClassVar[str] = ""
-    """Which port of the gateway its engines call back at: metaserver, notifications, or none."""
+    callback: ClassVar[Callback | None] = None
+    """How its engines call the gateway back in the middle of a call, if they do."""
     hands_first_token: ClassVar[bool] = False
     """Whether decode goes on behind the token that prefill sampled; else it samples the first one itself."""
     prefill_answers_first: ClassVar[bool] = True

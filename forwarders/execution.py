@@ -487,6 +487,9 @@ class Attempt:
     async def _rendezvous(self, forwarder: Rendezvous, prefill: Reserved, decode: Reserved) -> None:
         call = self.call
         to_prefill, to_decode = forwarder.legs(call, prefill.instance, decode.instance)
+        if forwarder.callback is None and (to_prefill.awaits or to_decode.awaits):
+            # Sent unheard, decode reads KV that is not there yet, and answers wrong.
+            raise TypeError(f"{forwarder.name} has legs that wait for a word, and no callback")
 
         async def answer(prefilling: asyncio.Task[Json]) -> None:
             merge = forwarder.merge(call, to_prefill, to_decode)

@@ -12,7 +12,7 @@ Both are chosen together, as prefill must know where to push. The leg to decode 
 
 from typing import ClassVar
 
-from pdgate.forwarders.base import Awaited, Leg, Rendezvous, one_token
+from pdgate.forwarders.base import Awaited, Callback, CallbackPort, Leg, Rendezvous, one_token
 from pdgate.forwarders.kv_lease import NOTHING_KEPT
 from pdgate.protocols.call import Call
 from pdgate.protocols.dialects import lmcache
@@ -22,7 +22,7 @@ from pdgate.protocols.instance import Instance
 class LMCache(Rendezvous):
     name: ClassVar = "lmcache"
     prefill_can_answer: ClassVar = True
-    callbacks: ClassVar = "notifications"
+    callback: ClassVar = Callback(CallbackPort.NOTIFICATIONS, lmcache.notified)
     decode_computes: ClassVar = 256
     # What was pushed is decode's, until other chunks need the room.
     kv: ClassVar = NOTHING_KEPT

@@ -13,6 +13,7 @@ from pathlib import Path
 from fastapi import APIRouter
 
 from pdgate.cluster.jobs import Jobs, Run
+from pdgate.forwarders.base import Callback
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
@@ -75,7 +76,7 @@ class GatewayCore:
 
     Attributes:
         recent: None where no operator may look at single calls.
-        heard: The callbacks of engines that have a port.
+        heard: How engines can call back, as there is a port.
         authenticator, gate: None where no keys are asked for, and where nothing is limited.
         folder, load_folder: Shared by the workers of this gateway, the second in memory; None where there is
             one process.
@@ -105,4 +106,4 @@ class GatewayCore:
     reload: Reload
     folder: Path | None
     load_folder: Path | None
-    heard: frozenset[str]
+    heard: frozenset[Callback]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pdgate.forwarders import registry
-from pdgate.forwarders.base import Forwarder, Mode
+from pdgate.forwarders.base import Callback, Forwarder, Mode
 from pdgate.forwarders.route import Way
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.checks import mode_for
@@ -11,14 +11,14 @@ from pdgate.protocols.errors import NotServed
 from pdgate.protocols.instance import Instance
 
 
-def ways(settings: Settings, heard: frozenset[str]) -> Callable[[Instance], Way]:
+def ways(settings: Settings, heard: frozenset[Callback]) -> Callable[[Instance], Way]:
     """`heard`: the callbacks that have had a port since the start of this gateway."""
 
     def way_of(instance: Instance) -> Way:
         """Raises NotServed."""
         mode = mode_for(settings, instance.protocol)
         forwarder = _forwarder(instance.protocol, mode, instance.generation)
-        if forwarder.callbacks and forwarder.callbacks not in heard:
+        if forwarder.callback and forwarder.callback not in heard:
             # Without their word decode would read KV that is not there yet, and answer wrong.
             raise NotServed(
                 f"engines of {instance.protocol} call the gateway back, which has had no port for that "

@@ -41,6 +41,7 @@ SECONDS: Final[Mapping[str, int]] = {
     "vllm-mooncake": 130,
     "pdgate-shm-layerwise": 125,
     "tests/docs/test_site.py": 120,
+    "tests/end_to_end/vllm/test_lent_prefixes.py": 110,
     "tests/adversary/test_memory.py": 97,
     "tests/transfer/test_conformance.py": 95,
     "tests/lab/chaos/test_slow_engines.py": 91,

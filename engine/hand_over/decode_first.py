@@ -69,10 +69,6 @@ class QueuedPrompt(tuple[int, ...]):
     """Prompt of a request that is to go to the queue."""
 
 
-class Borrowed(Source):
-    """What a decode engine lends; it calls it in by itself, so it needs no farewell."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued(Source):
     """A source whose address is known when a worker has claimed it."""
@@ -86,8 +82,6 @@ class DecodeFirstHandOver(KvtHandOver):
     load_failure: ClassVar = "error"
     has_worker: ClassVar = True
     """Whether an engine that may prefill takes from the queue by itself."""
-    lends: ClassVar = True
-    """Whether KV of a prompt's beginning may go the other way."""
 
     def __init__(self, *, core: Core, settings: ConnectorSettings, **parts: Any) -> None:
         """Raises OSError, LookupError, ValueError."""
@@ -140,22 +134,6 @@ class DecodeFirstHandOver(KvtHandOver):
         """An engine that only decodes is called at the desk, which passes it on."""
         return self.settings.kv_port if self.settings.may(Role.PREFILL) else 0
 
-    def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
-        if lent is None or not self.lends or self.settings.ranks:
-            return None
-        if not 0 < lent.tokens < tokens:
-            raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
-        source = Borrowed(
-            lent.host,
-            lent.port,
-            lent.key,
-            wait_seconds=0,
-            engine_id=lent.engine_id,
-            # No other may be named, whatever is found there.
-            peer=peer,
-        )
-        return Load(lent.tokens, source)
-
     def plan(self, arrival: Arrival) -> Plan:
         if not read.flag(arrival.params or {}, decode_first.ASK):
             return super().plan(arrival)
@@ -181,11 +159,11 @@ class DecodeFirstHandOver(KvtHandOver):
         return depth is None or max(depth.waiting, self._tickets.unclaimed) >= longest
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        if skip_tokens >= load.tokens and isinstance(load.ticket, QueuedPrompt | Borrowed):
-            self.core.loaded(request_id)
-            return
         if not isinstance(load.ticket, QueuedPrompt):
             super().start(request_id, load, pages, skip_tokens)
+            return
+        if skip_tokens >= load.tokens:
+            self.core.loaded(request_id)
             return
         lease = self.settings.lease_seconds
         item = Item(
@@ -198,7 +176,8 @@ class DecodeFirstHandOver(KvtHandOver):
         to = pages.block_ids[: self._layout.blocks_for(load.tokens)]
         target = Target(to, load.tokens, skip_tokens // self._layout.block_tokens)
         until, after = time.monotonic() + lease, self.settings.moment()
-        ticket = Ticket(item, request_id, load.ticket, target, until, after)
+        there = self.settings.step_end() if target.skip else None
+        ticket = Ticket(item, request_id, load.ticket, target, until, after, there)
         self._tickets.open(ticket)
         try:
             self._load_in(ticket.turn)
@@ -268,10 +247,10 @@ class DecodeFirstHandOver(KvtHandOver):
 
     def _lend(self, turn: TicketTurn) -> Lent | None:
         target = turn.ticket.target
-        if not (target.skip and self.lends) or self.settings.ranks:
+        if not target.skip or self.settings.ranks:
             return None
-        blocks = target.block_ids[: target.skip]
-        return self._lending.lend(turn.key, blocks, target.skip * self._layout.block_tokens)
+        blocks, tokens = target.block_ids[: target.skip], target.skip * self._layout.block_tokens
+        return self._lending.lend(turn.key, blocks, tokens, turn.ticket.there)
 
     def _stand_in_line(self, turn: TicketTurn) -> Claim:
         """Puts the item on the queue until a worker takes it. Raises HandOverError."""

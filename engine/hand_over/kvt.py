@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from pdgate.engine.connector import Arrival, Load, Plan
 from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over.lending import borrowed
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.errors import HandOverError, Why
@@ -79,8 +80,10 @@ class KvtHandOver(TwoSided):
             raise HandOverError(Why.UNSUPPORTED, str(error)) from None
 
     def borrow(self, lent: Lent | None, tokens: int, peer: str) -> Load | None:
-        """What to read of a prompt that this peer has in part; here all of it is computed."""
-        return None
+        """What to read of a prompt that this peer has in part; None to compute all of it. Raises ValueError."""
+        if lent is None or not self.settings.borrows:
+            return None
+        return borrowed(lent, tokens, peer)
 
 
 def _local(params: read.Fields) -> bool:

@@ -14,8 +14,37 @@ import secrets
 import threading
 from collections.abc import Sequence
 
+from pdgate.engine.connector import Load
+from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.source import Source
+
+
+class Borrowed(Source):
+    """What a decode engine lends; it calls it in by itself, so it needs no farewell."""
+
+
+def borrowed(lent: Lent, tokens: int, peer: str) -> Load:
+    """Reading of what `peer` lends of a prefill of so many tokens. Raises ValueError."""
+    if not 0 < lent.tokens < tokens:
+        raise ValueError(f"{lent.tokens} of {tokens} tokens are lent")
+    source = Borrowed(
+        lent.host,
+        lent.port,
+        lent.key,
+        wait_seconds=0,
+        engine_id=lent.engine_id,
+        # No other may be named, whatever is found there.
+        peer=peer,
+    )
+    return Load(lent.tokens, source)
+
+
+def lent_by(load: Load) -> Lent:
+    """What `borrowed` has made this load of."""
+    source: Borrowed = load.ticket
+    return Lent(source.host, source.port, source.engine_id, source.key, load.tokens)
 
 
 class Lending:
@@ -27,14 +56,16 @@ class Lending:
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
 
-    def lend(self, key: str, block_ids: Sequence[int], tokens: int) -> Lent:
-        """The first `tokens` of a prompt, in full blocks, until `call_in`."""
+    def lend(
+        self, key: str, block_ids: Sequence[int], tokens: int, after: DeviceEvent | None = None
+    ) -> Lent:
+        """The first `tokens` of a prompt, in full blocks, until `call_in`. They are there once `after` has happened."""
         # Not to be made from the other key, which those know who may not read this.
         name = f"lent {secrets.token_hex(16)}"
         with self._lock:
             self._names[key] = name
         self._offers.expect(name, name)
-        self._offers.put(name, block_ids, tokens, None)
+        self._offers.put(name, block_ids, tokens, None, after=after)
         return Lent(self._host, self._port, self._engine_id, name, tokens)
 
     def call_in(self, key: str) -> None:

@@ -45,8 +45,12 @@ class ConnectorSettings:
             the queue; None for never.
         store: Folder that the engines share (store-mediated); empty for one of this user's on this host.
         identity: What we prove to peers.
+        borrows: What decode lends of a prompt's beginning is read. What cannot be read has to be computed, so not by an
+            engine that would end the request.
         moment: An event behind all that the model has asked of its device so far; None where that has
             happened, as on a CPU. Asked for on the core's thread, so it has to be quick.
+        step_end: An event behind the step that is beginning, with which all that the prefix cache names now is in its
+            pages; None where it is there already. Asked for as `moment` is.
         ranks: Which of the engine's ranks the regions are, in this order (those of the first
             pipeline stage come first); empty for all of them.
         state_bytes: What the model's state of a token takes, which goes along with the pages (engine/speculation.py);
@@ -79,8 +83,12 @@ class ConnectorSettings:
     ranks: tuple[int, ...] = ()
     state_bytes: int | None = None
     speculates: bool = False
+    borrows: bool = True
     tell_ranks: Callable[[Any], object] = field(default=lambda _: None, repr=False, compare=False)
     moment: Callable[[], DeviceEvent | None] = field(
+        default=lambda: None, repr=False, compare=False
+    )
+    step_end: Callable[[], DeviceEvent | None] = field(
         default=lambda: None, repr=False, compare=False
     )
 

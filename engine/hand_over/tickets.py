@@ -53,6 +53,7 @@ class Ticket:
         target: The pages to fill; the same ones in every turn.
         until: On time.monotonic(): no longer than that it waits in line.
         after: The last that a device does with the pages; None where nothing does.
+        there: When what `target` skips is in its pages; None: it is.
         tries: The highest number of a delivery that was let in.
         why: What the last failure was.
     """
@@ -63,6 +64,7 @@ class Ticket:
     target: Target
     until: float
     after: DeviceEvent | None = None
+    there: DeviceEvent | None = None
     tries: int = 0
     closed: bool = False
     why: str = ""

@@ -20,6 +20,7 @@ from pdgate.engine.connector import (
     Pages,
     Plan,
 )
+from pdgate.engine.hand_over.lending import Borrowed
 from pdgate.engine.hand_over.settings import ConnectorSettings
 from pdgate.engine.layout import Layout
 from pdgate.protocols.instance import Role
@@ -302,7 +303,7 @@ class TwoSided(Connector):
 
     def _say_goodbye(self, source: Source) -> None:
         # A prompt that only we could have asked the peer to compute was never asked for.
-        if not source.prompt:
+        if not source.prompt and not isinstance(source, Borrowed):
             self._loads.farewell(source)
 
 

@@ -85,6 +85,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
             transfer.kv_connector_extra_config,
             vllm_config.model_config.served_model_name,
             rank.header,
+            recomputes=surface.recomputes(vllm_config),
         )
         self._model = self._settings.extra.model or str(vllm_config.model_config.model)
         self._scheduler: SchedulerSide | None = None
@@ -92,7 +93,9 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._workers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._growth = metrics.Growth()
         if role == surface.KVConnectorRole.SCHEDULER:
-            self._scheduler = SchedulerSide(vllm_config.cache_config.block_size)
+            self._scheduler = SchedulerSide(
+                vllm_config.cache_config.block_size, recomputes=self._settings.recomputes
+            )
 
     # EngineCore.
 

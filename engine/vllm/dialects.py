@@ -22,6 +22,7 @@ A decode engine may also put its prompts on a prefill queue (QueuedDialects):
 
 P needs nothing of this: what reaches it is vllm-kvt in batch. Its worker is a process beside
 it (`pdgate prefill-worker`), which sees whether vLLM's API answers before it takes a prompt.
+What D's prefix cache has of the prompt is lent to P, which reads it if vLLM computes what cannot be read (settings.py).
 """
 
 from collections.abc import Sequence
@@ -80,4 +81,3 @@ class QueuedDialects(DecodeFirstHandOver, Dialects):
     """Dialects of an engine of one worker: others could not know what the queue answered."""
 
     has_worker: ClassVar = False
-    lends: ClassVar = False

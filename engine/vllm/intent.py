@@ -24,6 +24,11 @@ from pdgate.protocols.dialects import decode_first
 PREFILL_ID: Final = "pdgate_prefill"
 """In kv_transfer_params: this is the prefill that we asked ourselves for, under this id."""
 
+LENT: Final = "pdgate_lent"
+"""In kv_transfer_params, beside PREFILL_ID: so many tokens of the prompt's beginning can be read instead of computed. By whom and
+where, the worker knows that was asked; so a client that forges this has its own prompt computed after a load that fails.
+"""
+
 _ID = re.compile(
     r"(?:(?P<choice>\d+)_)?"
     r"(?:cmpl-(?P<text>.+?)-(?P<prompt>\d+)|chatcmpl-(?P<chat>.+?))"
@@ -75,6 +80,14 @@ def wire_id(request_id: str) -> str:
     name = found["text"] or found["chat"]
     places = [found["prompt"] or "0", found["choice"] or "0"]
     return name if places == ["0", "0"] else f"{name}#{'.'.join(places)}"
+
+
+def lent_tokens(params: Mapping[str, Any], prompt_tokens: int) -> int:
+    """How many of a prompt's tokens can be read of who asked for this prefill; 0 for none."""
+    found = params.get(LENT)
+    if prefill_id(params) is None or not isinstance(found, int) or isinstance(found, bool):
+        return 0
+    return found if 0 < found < prompt_tokens else 0
 
 
 def prefill_id(params: Mapping[str, Any]) -> str | None:

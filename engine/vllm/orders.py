@@ -1,8 +1,10 @@
 """Orders of the scheduler's side to the worker's, with the next step.
 
     P    Hold --.-> Kept    its pages are ready for a reader
-         Progress  '-> Drop    it ended without
-         Evict              preempted: its blocks are others' from this step on
+         Borrow |             fill these blocks with what D lends; one report is due
+         Progress  |-> Drop    it ended without
+         Evict     '-> Forgo   ... before a step computed any of it
+                            Evict: preempted, its blocks are others' from this step on
     D    Fetch --> (Cancel)   fill these blocks; one report is due
          LetGo                nothing to fetch: tell P
          Refuse               it waits for a load that could not even be ordered
@@ -83,6 +85,19 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Borrow(Fetch):
+    """Fill them with what the decode engine lends that asked us for this prefill. Its Hold comes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forgo:
+    """A Hold that ended before a step computed any of it: no peer is in its blocks, and vLLM has them back by itself."""
+
+    id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class LetGo:
     asked: AskedRequest
 
@@ -98,4 +113,6 @@ class RefuseOrder:
     why: str
 
 
-Order = Hold | Progress | Evict | KeptBlocks | Drop | Fetch | LetGo | CancelOrder | RefuseOrder
+Order = (
+    Hold | Progress | Evict | KeptBlocks | Drop | Forgo | Fetch | LetGo | CancelOrder | RefuseOrder
+)

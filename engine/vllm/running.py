@@ -17,6 +17,7 @@ from pdgate.engine.vllm.kv_region import Rebase, open_region, pages_of
 from pdgate.engine.vllm.passes import Passes, new_secret
 from pdgate.engine.vllm.prefill_call import PrefillCalls
 from pdgate.engine.vllm.settings import VllmSettings
+from pdgate.engine.vllm.step_end import Steps
 from pdgate.engine.vllm.worker_side import Fellows, WorkerSide
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend
@@ -77,6 +78,7 @@ class RunningWorker:
         moved = rebase if extra.mover == "process" else None
         region, pages = open_region(backend, tensors, bound, instruction_set, moved, place)
         made: list[Dialects] = []
+        steps = Steps(moment)
 
         def hand_over(core: Core) -> Dialects:
             kind = QueuedDialects if extra.queue else Dialects
@@ -88,7 +90,9 @@ class RunningWorker:
                     regions=[region],
                     backend=backend,
                     settings=replace(
-                        _connector_settings(settings, model, identity, seat, found), moment=moment
+                        _connector_settings(settings, model, identity, seat, found),
+                        moment=moment,
+                        step_end=steps.end,
                     ),
                 )
             )
@@ -107,7 +111,7 @@ class RunningWorker:
                 return made[0].keep_for(name, key, readers)
 
             fellows = Fellows(passes, seat.number == 0, keep_for)
-        worker = WorkerSide(hand_over, calls, fellows=fellows)
+        worker = WorkerSide(hand_over, calls, fellows=fellows, steps=steps)
         layers = {name: layer for layer, name in enumerate(pages.layers, found.first_layer)}
         made[0].introduce(gather(made[0].worker))
         address = worker.connector.kv_address
@@ -139,5 +143,6 @@ def _connector_settings(
         mover="process" if extra.mover == "process" else "threads",
         identity=identity,
         engine_id=found.life,
+        borrows=settings.recomputes,
         ranks=(seat.number,) if seat.stages * seat.tp > 1 else (),
     )

@@ -3,13 +3,16 @@
     D   arrival --matched(n)--> waiting --allocated--> fetching --finished--> (cancel)
                                    '-- nothing to fetch --> settled
     P   arrival --allocated--> held --finished--> kept: blocks stay until the worker says
+           '--matched(n)--> borrowing --allocated--^  '-- before any of it was computed --> forgone
 
 vLLM calls `matched` on every step until the request has blocks, and again after a
 preemption or a failed load; what was ordered once is not ordered again, the rest is
 computed here.
 
 A load that fails ends as its protocol says: with vllm-nixl as vLLM has it, a 500; with
-vllm-kvt as HTTP 200 with finish_reason "abort".
+vllm-kvt as HTTP 200 with finish_reason "abort". Where vLLM computes what does not come
+(`kv_load_failure_policy` "recompute"), P borrows what D lends of a prompt: else it would
+end a request that it can compute.
 
 Source: vLLM 0.32.0, vllm/v1/core/sched/scheduler.py.
 """
@@ -20,13 +23,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from pdgate.engine.vllm.answers import NO_FORM, Form, filled
-from pdgate.engine.vllm.intent import Intent, intent, speaks_nixl, wire_id
+from pdgate.engine.vllm.intent import Intent, intent, lent_tokens, speaks_nixl, wire_id
 from pdgate.engine.vllm.orders import (
     AskedRequest,
+    Borrow,
     CancelOrder,
     Drop,
     Evict,
     Fetch,
+    Forgo,
     Hold,
     KeptBlocks,
     LetGo,
@@ -76,29 +81,30 @@ class EndingRequest:
 class _Live:
     """
     Attributes:
+        tokens: What may come from a peer; the last prompt token is always computed here.
         cached_tokens: Of the prompt, which were in a cache here.
         loading: vLLM waits for the end of its load.
+        begun: A step has computed some of it since it has its blocks.
     """
 
     asked: AskedRequest
     intent: Intent
+    tokens: int
     cached_tokens: int = 0
     ordered: bool = False
     loading: bool = False
+    begun: bool = False
 
     @property
     def fetches(self) -> bool:
         return self.intent in (Intent.FETCH, Intent.DELEGATE)
 
-    @property
-    def tokens(self) -> int:
-        """What may come from a peer: the last prompt token is always computed here."""
-        return len(self.asked.prompt) - 1
-
 
 class SchedulerSide:
-    def __init__(self, block_tokens: int) -> None:
+    def __init__(self, block_tokens: int, *, recomputes: bool = False) -> None:
+        """`recomputes`: vLLM computes what does not come of a load."""
         self._block_tokens = block_tokens
+        self._recomputes = recomputes
         self._live: dict[str, _Live] = {}
         self._orders: list[Order] = []
         self._holds = 0
@@ -114,8 +120,6 @@ class SchedulerSide:
         if live is None or live.ordered:
             return 0
         live.cached_tokens = computed_tokens
-        if not live.fetches:
-            return 0
         return max(0, live.tokens - computed_tokens)
 
     def allocated(
@@ -129,17 +133,17 @@ class SchedulerSide:
             live.loading = False
             return
         live.ordered = True
-        match live.intent:
-            case Intent.HOLD:
-                self._holds += 1
-                self._orders.append(Hold(live.asked))
-            case _ if external_tokens > 0:
-                needed = block_ids[: -(-live.tokens // self._block_tokens)]
-                there = live.tokens - external_tokens
-                live.loading = True
-                self._orders.append(Fetch(live.asked, tuple(needed), live.tokens, there))
-            case _:
-                self._orders.append(LetGo(live.asked))
+        if not live.fetches:
+            self._holds += 1
+            self._orders.append(Hold(live.asked))
+        if external_tokens > 0:
+            needed = block_ids[: -(-live.tokens // self._block_tokens)]
+            there = live.tokens - external_tokens
+            live.loading = True
+            fill = Fetch if live.fetches else Borrow
+            self._orders.append(fill(live.asked, tuple(needed), live.tokens, there))
+        elif live.fetches:
+            self._orders.append(LetGo(live.asked))
 
     @property
     def holding(self) -> bool:
@@ -150,6 +154,7 @@ class SchedulerSide:
         """This step computes up to `tokens` of a request, in these blocks."""
         live = self._live.get(request_id)
         if live is not None and live.ordered and live.intent is Intent.HOLD:
+            live.begun = True
             tokens = min(tokens, len(live.asked.prompt))
             needed = block_ids[: -(-tokens // self._block_tokens)]
             self._orders.append(Progress(request_id, tuple(needed), tokens))
@@ -158,6 +163,7 @@ class SchedulerSide:
         """Its blocks are used by others from this step on."""
         live = self._live.get(request_id)
         if live is not None and live.ordered and live.intent is Intent.HOLD:
+            live.begun = False
             self._orders.append(Evict(request_id))
 
     def load_failed(self, request_ids: Iterable[str]) -> None:
@@ -181,6 +187,13 @@ class SchedulerSide:
             if not live.ordered:
                 return EndingRequest()
             self._holds -= 1
+            if not live.begun:
+                # Of a load, ours or another connector's beside us, vLLM waits for the end by itself, and dies of a second
+                # word that the blocks are free.
+                if live.loading:
+                    self._orders.append(CancelOrder(live.asked.id))
+                self._orders.append(Forgo(live.asked.id, f"the prefill ended as {status}"))
+                return EndingRequest()
             return EndingRequest(True, self._keep(live, request, status, block_ids))
         if not live.ordered:
             self._orders.append(LetGo(live.asked))
@@ -212,27 +225,28 @@ class SchedulerSide:
     def _of(self, request: VllmRequest) -> _Live | None:
         found = self._live.get(request.request_id)
         if found is None and request.kv_transfer_params:
-            found = _read(request)
+            found = self._read(request)
             if found is not None:
                 self._live[request.request_id] = found
         return found
 
-
-def _read(request: VllmRequest) -> _Live | None:
-    params = request.kv_transfer_params
-    wanted = intent(params)
-    if wanted is Intent.NOTHING or not isinstance(params, Mapping):
-        return None
-    if request.prompt_token_ids is None:
-        return None
-    if wanted is Intent.DELEGATE and (what := _more_than_tokens(request)):
-        # The peer is sent token ids only, and would compute something else.
-        log.info("%s is computed here: it has %s", request.request_id, what)
-        return None
-    prompt = tuple(request.prompt_token_ids)
-    return _Live(
-        AskedRequest(request.request_id, wire_id(request.request_id), prompt, params), wanted
-    )
+    def _read(self, request: VllmRequest) -> _Live | None:
+        params = request.kv_transfer_params
+        wanted = intent(params)
+        if wanted is Intent.NOTHING or not isinstance(params, Mapping):
+            return None
+        if request.prompt_token_ids is None:
+            return None
+        if wanted is Intent.DELEGATE and (what := _more_than_tokens(request)):
+            # The peer is sent token ids only, and would compute something else.
+            log.info("%s is computed here: it has %s", request.request_id, what)
+            return None
+        prompt = tuple(request.prompt_token_ids)
+        tokens = len(prompt) - 1
+        if wanted is Intent.HOLD:
+            tokens = lent_tokens(params, len(prompt)) if self._recomputes else 0
+        asked = AskedRequest(request.request_id, wire_id(request.request_id), prompt, params)
+        return _Live(asked, wanted, tokens)
 
 
 def _more_than_tokens(request: VllmRequest) -> str:

@@ -77,6 +77,7 @@ class VllmSettings:
         kv_port: 0 for any, which only an engine that is never asked may have.
         served_model: What its HTTP API calls the model.
         api_rank: What its HTTP API calls this data-parallel rank; None where it has no other.
+        recomputes: vLLM computes what does not come of a load, in place of ending its request.
     """
 
     role: str
@@ -84,6 +85,7 @@ class VllmSettings:
     extra: Extra
     served_model: str
     api_rank: int | None = None
+    recomputes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ def read(
     extra: Mapping[str, Any],
     served_model: str,
     api_rank: int | None = None,
+    *,
+    recomputes: bool = False,
 ) -> VllmSettings:
     """Raises ValueError, naming the setting."""
     if role not in ROLES:
@@ -141,7 +145,7 @@ def read(
         _check_queue(role, chosen.queue)
     # An engine that only asks needs no port that others know, and often shares its host.
     port = 0 if role == "kv_consumer" else kv_port
-    return VllmSettings(ROLES[role], port, chosen, served_model, api_rank)
+    return VllmSettings(ROLES[role], port, chosen, served_model, api_rank, recomputes)
 
 
 def _check_queue(role: str, queue: str) -> None:

@@ -18,6 +18,9 @@ from pdgate.transfer.memory import HOST
 
 try:
     import vllm  # type: ignore[import-not-found]
+    from vllm.config import (  # type: ignore[import-not-found]
+        get_current_vllm_config_or_none,
+    )
     from vllm.distributed.kv_transfer.kv_connector.factory import (  # type: ignore[import-not-found]
         KVConnectorFactory,
     )
@@ -55,6 +58,7 @@ __all__ = [
     "gather",
     "instruction_set",
     "rebase",
+    "recomputes",
     "register",
     "seat",
     "share_log",
@@ -80,6 +84,20 @@ def register(name: str, module: str) -> None:
     # It is already, where the module is imported anew.
     with suppress(ValueError):
         KVConnectorFactory.register_connector(name, module, name)
+
+
+def recomputes(config: Any) -> bool:
+    """Whether vLLM computes what does not come of a load, in place of ending its request.
+
+    A child of MultiConnector has a config of its own, and vLLM's scheduler goes by the outer one. It is known in
+    workers, who decide whether anything is loaded that need not be. So both have to say so.
+
+    Source: vLLM 0.32.0, v1/core/sched/scheduler.py, Scheduler.__init__() and _handle_failed_recving();
+    kv_connector/v1/multi_connector.py, _get_connector_classes_and_configs(); v1/worker/worker_base.py, initialize_from_config().
+    """
+    configs = [config, get_current_vllm_config_or_none() or config]
+    policies = [one.kv_transfer_config.kv_load_failure_policy for one in configs]
+    return policies == ["recompute", "recompute"]
 
 
 def share_log() -> None:

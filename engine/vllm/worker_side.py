@@ -9,27 +9,31 @@ and whatever goes wrong with an order ends that request alone.
 
 A prefill that D asked us for has two names: the hand-over's, and that of the request which
 it became in vLLM (names.py). Of several workers the first one is asked; the others learn of it by
-the request itself (passes.py).
+the request itself (passes.py). What D lends of its prompt is known by the first name, and read
+under the second, for which vLLM waits.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages
+from pdgate.engine.hand_over.lending import borrowed, lent_by
 from pdgate.engine.hand_over.two_sided import ForReaders
 from pdgate.engine.leases import Lease, Leases
-from pdgate.engine.vllm.intent import prefill_id
+from pdgate.engine.vllm.intent import LENT, prefill_id
 from pdgate.engine.vllm.names import Names
 from pdgate.engine.vllm.orders import (
     AskedRequest,
+    Borrow,
     CancelOrder,
     Drop,
     Evict,
     Fetch,
+    Forgo,
     Hold,
     KeptBlocks,
     LetGo,
@@ -40,6 +44,7 @@ from pdgate.engine.vllm.orders import (
 from pdgate.engine.vllm.passes import Passes
 from pdgate.engine.vllm.prefill_call import Failed, PromptCalls
 from pdgate.engine.vllm.reports import Reports, Results
+from pdgate.engine.vllm.step_end import Steps
 
 SLOW_EVICTION_SECONDS = 5.0
 
@@ -73,10 +78,12 @@ class WorkerSide(Core):
         calls: Callable[[Failed], PromptCalls],
         now: Callable[[], float] = time.monotonic,
         fellows: Fellows | None = None,
+        steps: Steps | None = None,
     ) -> None:
-        """`fellows`: the engine's other workers, where there are any."""
+        """`fellows`: the engine's other workers, where there are any. `steps`: hear of each one's end."""
         self.load_seconds = 0.0
         self._fellows = fellows
+        self._steps = steps or Steps()
         self._failed: set[str] = set()
         self._now = now
         self._reports = Reports()
@@ -85,6 +92,8 @@ class WorkerSide(Core):
         self._changed = threading.Condition()
         self._keeps: dict[str, Keep] = {}
         """Not kept yet. By the hand-over's name; a delegated one before vLLM knows of it."""
+        self._loans: dict[str, Load] = {}
+        """Of prefills in `_keeps`: what their decode engines lend, until it is being read."""
         self._leases = Leases()
         self._in_use: set[str] = set()
         """Dropped, but a reader is in the middle of its blocks."""
@@ -130,7 +139,8 @@ class WorkerSide(Core):
             self.connector.layer_computed(name, layer, one.block_ids, one.tokens)
 
     def results(self) -> Results:
-        """What ended since the last call."""
+        """What ended since the last call; vLLM calls it when a step has been computed, or launched."""
+        self._steps.over()
         with self._changed:
             ended = self._leases.take_ended(self._now())
             for lease in ended:
@@ -191,18 +201,23 @@ class WorkerSide(Core):
         keep: Keep,
         load: Load | None = None,
     ) -> None:
-        """Send a prefill to vLLM, with nothing to load: this side of a queue does not borrow (dialects.py)."""
-        assert load is None
-        params: Mapping[str, Any] = {}
+        """Send a prefill to vLLM. What cannot be loaded of it vLLM computes: without that we are lent nothing."""
+        params: dict[str, Any] = {}
         if self._fellows is not None and isinstance(keep.ticket, ForReaders):
-            params = self._fellows.passes.issue(request_id, keep.ticket)
+            lent = lent_by(load) if load is not None else None
+            params |= self._fellows.passes.issue(request_id, keep.ticket, lent)
+        if load is not None:
+            params[LENT] = load.tokens
         with self._changed:
             self._keeps[request_id] = keep
+            if load is not None:
+                self._loans[request_id] = load
         try:
             self._calls.start(request_id, prompt[:tokens], params)
         except ValueError:
             with self._changed:
                 del self._keeps[request_id]
+                self._loans.pop(request_id, None)
             raise
 
     def abort(self, request_id: str) -> None:
@@ -221,6 +236,9 @@ class WorkerSide(Core):
                 self._reports.sending(request_id)
                 self._drop(self._names.ours(request_id), why)
                 self._free(self._names.ours(request_id))
+            case Forgo(request_id, why):
+                self._drop(self._names.ours(request_id), why)
+                self._names.forget(request_id)
             case Evict():
                 self.evict([order])
             case Progress():
@@ -259,22 +277,27 @@ class WorkerSide(Core):
         fellows = self._fellows
         if fellows is None or fellows.first:
             return
-        whose = fellows.passes.read(name, asked.params)
-        if whose is None:
+        found = fellows.passes.read(name, asked.params)
+        if found is None:
             return
+        whose, lent = found
         try:
+            load = borrowed(lent, len(asked.prompt), whose.readers[0]) if lent else None
             keep = fellows.keep_for(name, whose.key, whose.readers)
         except ValueError as error:
             log.info("%s is computed, but not held: %s", asked.id, error)
             return
         with self._changed:
             self._keeps[name] = keep
+            if load is not None:
+                self._loans[name] = load
 
     def _kept(self, order: KeptBlocks) -> None:
         name = self._names.ours(order.id)
         self._reports.sending(order.id)
         with self._changed:
             keep = self._keeps.pop(name, None)
+            self._loans.pop(name, None)
             if keep is not None:
                 # Before the connector may release it, from another thread.
                 until = self._now() + keep.lease_seconds
@@ -300,7 +323,8 @@ class WorkerSide(Core):
         with self._changed:
             self._started[request_id] = self._now()
         try:
-            plan = self.connector.plan(_arrival(order.asked))
+            lent = isinstance(order, Borrow)
+            plan = self._lent_to(request_id) if lent else self.connector.plan(_arrival(order.asked))
             if not isinstance(plan, Load) or plan.tokens != order.tokens:
                 raise ValueError("its kv_transfer_params name nothing to load")
             pages = Pages(order.block_ids, order.tokens, order.skip_tokens)
@@ -308,11 +332,16 @@ class WorkerSide(Core):
         # A bug too fails this request alone; and vLLM waits for a report.
         except Exception as error:
             if isinstance(error, ValueError):
-                log.warning("request %s fails: %s", request_id, error)
+                log.warning("nothing is loaded for %s: %s", request_id, error)
             else:
                 log.exception("load of %s could not start", request_id)
             self.connector.counters.failed += 1
             self.loaded(request_id, str(error))
+
+    def _lent_to(self, request_id: str) -> Load | None:
+        """None for a request that is not the prefill that we were asked for."""
+        with self._changed:
+            return self._loans.pop(self._names.ours(request_id), None)
 
     def _let_go(self, asked: AskedRequest) -> None:
         try:
@@ -333,6 +362,7 @@ class WorkerSide(Core):
     def _drop(self, name: str, why: str) -> None:
         """Refuses its readers. Afterwards `_in_use` says whether one is still there."""
         with self._changed:
+            self._loans.pop(name, None)
             if self._keeps.pop(name, None) is None:
                 return
             self._in_use.add(name)

@@ -1,29 +1,24 @@
-"""Metaserver: decode engines POST here where their blocks are, and prefill is asked for them.
+"""Metaserver: engines POST here what calls wait for: where the blocks of decode are, for which prefill is asked only then.
 
-    POST /v1/metaserver   {"request_id": ..., ...}   ->  200 {"status": "ok"}
-                                                         404 for no call of ours, 403 for a stranger
+    POST the path of a protocol's `Callback`, what that reads   ->  200 {"status": "ok"}
+                                                                    404 for no call of ours, 403 for a stranger
 
 One request a connection, within READ_SECONDS, MOST_BYTES long at most; MOST_AT_ONCE of them at a time, and one in a turn of the loop. A port of its
 own for each worker, as a call is one worker's.
-
-Source: vllm-project/vllm-ascend 182b75e, examples/disaggregated_prefill_v1/load_balance_proxy_layerwise_server_example.py
-(metaserver); distributed/kv_transfer/kv_p2p/mooncake_layerwise_connector.py (_access_metaserver).
 """
 
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
 from pdgate.cluster.accepting import stop_accepting
 from pdgate.cluster.networks import Allowed
-from pdgate.gateway.callbacks.words import MessageResult, Words
-from pdgate.protocols.call import Json, parse_object
+from pdgate.gateway.callbacks.words import MessageResult, Read, Words
 from pdgate.protocols.errors import BadRequest
 
-PATH: Final = "/v1/metaserver"
 MOST_HEAD_BYTES: Final = 8 << 10
 MOST_BYTES: Final = 1 << 20
 """Blocks of a prompt of 128k tokens are about 100 KB."""
@@ -47,20 +42,25 @@ log = logging.getLogger(__name__)
 class Metaserver:
     """
     Attributes:
-        url: Address that engines get.
+        url: That engines get, and put their path behind.
     """
 
     def __init__(
-        self, host: str, port: int, words: Words, allowed: Allowed, key: Callable[[Json], str]
+        self,
+        host: str,
+        port: int,
+        words: Words,
+        allowed: Allowed,
+        readers: Mapping[str, Read],
     ) -> None:
-        """Binds at once. `key`: of what was posted; raises BadRequest. Raises OSError."""
+        """Binds at once. `readers`: of a path. Raises OSError."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._sock = socket.create_server((host, port), family=family)
         name = f"[{host}]" if ":" in host else host
-        self.url = f"http://{name}:{self._sock.getsockname()[1]}{PATH}"
+        self.url = f"http://{name}:{self._sock.getsockname()[1]}"
         self._words = words
         self._allowed = allowed
-        self._key = key
+        self._readers = {f"POST {path}".encode(): read for path, read in readers.items()}
         self._open = self._coming_bytes = 0
         self._turns = asyncio.Lock()
 
@@ -109,7 +109,8 @@ class Metaserver:
             for name, _, value in (line.partition(b":") for line in lines)
             if name.lower() == b"content-length"
         ]
-        if not first.startswith(b"POST " + PATH.encode() + b" ") or len(lengths) != 1:
+        read = self._readers.get(first.rpartition(b" ")[0])
+        if read is None or len(lengths) != 1:
             return MessageResult.MALFORMED
         if not lengths[0].isdigit() or len(lengths[0]) > 12:
             return MessageResult.MALFORMED
@@ -120,18 +121,17 @@ class Metaserver:
             return MessageResult.TOO_MANY
         self._coming_bytes += length
         try:
-            return await self._read(await reader.readexactly(length))
+            return await self._said(read, await reader.readexactly(length))
         finally:
             self._coming_bytes -= length
 
-    async def _read(self, body: bytes) -> MessageResult:
+    async def _said(self, read: Read, body: bytes) -> MessageResult:
         # Parsed all at once, those of a flood would hold everybody up.
         async with self._turns:
             await asyncio.sleep(0)
             try:
-                word = parse_object(body)
-                return self._words.say(self._key(word), word)
-            except BadRequest:
+                return self._words.say(*read(body))
+            except (BadRequest, ValueError):
                 return MessageResult.MALFORMED
 
 

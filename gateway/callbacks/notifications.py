@@ -1,29 +1,20 @@
-"""Notifications: prefill engines say here that all KV of a call has been pushed to decode, which is asked only then.
+"""Notifications: engines push here, over ZeroMQ, what calls wait for: that all KV is at decode, which is asked only then.
 
-    PULL   msgpack {"type": "ProxyNotif", "req_id": ...}     LMCache's PD backend, from its pd_proxy_host:pd_proxy_port
+    PULL   a message that the `Callback` of a protocol reads
 
 One socket, so one worker. Addresses are let in by network, before a byte is read; a message has MOST_BYTES (cluster/zmtp has the other
-bounds). With tensor parallelism each rank says so, and the first counts, as in LMCache's own proxy.
-
-Source: LMCache 0.5, lmcache/v1/storage_backend/pd_backend.py (ProxyNotif, _nixl_worker_loop); examples' disagg_proxy_server.py.
+bounds).
 """
 
+from collections.abc import Sequence
 from typing import Final
-
-import msgspec
 
 from pdgate.cluster.networks import Allowed
 from pdgate.cluster.zmtp.listener import ZmtpListener, ZmtpPeer
-from pdgate.gateway.callbacks.words import MessageResult, Words
+from pdgate.gateway.callbacks.words import MessageResult, Read, Words
+from pdgate.protocols.errors import BadRequest
 
 MOST_BYTES: Final = 1 << 10
-
-
-class _Notification(msgspec.Struct, tag="ProxyNotif"):
-    req_id: str
-
-
-_read = msgspec.msgpack.Decoder(_Notification).decode
 
 
 class Notifications:
@@ -32,9 +23,17 @@ class Notifications:
         port: That it has.
     """
 
-    def __init__(self, host: str, port: int, words: Words, allowed: Allowed) -> None:
-        """Binds at once. Raises OSError."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        words: Words,
+        allowed: Allowed,
+        readers: Sequence[Read],
+    ) -> None:
+        """Binds at once. `readers`: of the protocols, the first that can read a message counts. Raises OSError."""
         self._words = words
+        self._readers = readers
         self._listener = ZmtpListener(
             host,
             port,
@@ -53,11 +52,13 @@ class Notifications:
         self._listener.close()
 
     def _heard(self, _: ZmtpPeer, parts: list[bytes]) -> None:
-        try:
-            # A message in parts has an empty one before it where DEALER stands for REQ.
-            key = _read(parts[-1]).req_id
-        # A text that is no UTF-8 is a ValueError.
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            self._words.count(MessageResult.MALFORMED)
-        else:
-            self._words.count(self._words.say(key, {}))
+        result = MessageResult.MALFORMED
+        for read in self._readers:
+            try:
+                # A message in parts has an empty one before it where DEALER stands for REQ.
+                key, word = read(parts[-1])
+            except (BadRequest, ValueError):
+                continue
+            result = self._words.say(key, word)
+            break
+        self._words.count(result)

@@ -1,21 +1,19 @@
 """Callbacks of one worker, as settings and the protocols of the fleet ask for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pdgate.cluster.jobs import Run
 from pdgate.cluster.networks import Allowed
 from pdgate.forwarders import registry
-from pdgate.forwarders.base import Upstream
+from pdgate.forwarders.base import Callback, CallbackPort, Upstream
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.notifications import Notifications
 from pdgate.gateway.callbacks.upstream import CallbackUpstream
-from pdgate.gateway.callbacks.words import Words
+from pdgate.gateway.callbacks.words import Read, Words
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.instances import host_and_port
-from pdgate.protocols.dialects import ascend_layerwise
 
-METASERVER, NOTIFICATIONS = "metaserver", "notifications"
 NOTIFICATIONS_PORT: Final = 7500
 """Of LMCache's examples."""
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
@@ -25,27 +23,32 @@ class CallbackPorts:
     """
     Attributes:
         words: What attempts wait for, and counts.
+        heard: How engines can call back.
         metaserver, notifications: Bound from the start; None where no protocol needs one.
     """
 
-    def __init__(self, settings: Settings, wanted: frozenset[str]) -> None:
+    def __init__(self, settings: Settings, wanted: frozenset[Callback]) -> None:
         """Raises ConfigError."""
+        self.heard = wanted
         self.words = Words()
         self._seconds = settings.timeouts.prefill_seconds
         section = settings.callbacks
         allowed = Allowed.of(section.allow)
         self.metaserver: Metaserver | None = None
-        if METASERVER in wanted:
+        posts = {one.path: one.read for one in wanted if one.port is CallbackPort.METASERVER}
+        if posts:
             host, port = _where(section.metaserver, settings, "metaserver")
             try:
-                key = ascend_layerwise.attempt_of
-                self.metaserver = Metaserver(host, port, self.words, allowed, key)
+                self.metaserver = Metaserver(host, port, self.words, allowed, posts)
             except OSError as error:
                 raise ConfigError(f"'callbacks.metaserver': {host}:{port}: {error}") from None
 
-        self.notifications = self._hears(settings, allowed) if NOTIFICATIONS in wanted else None
+        pushes = [one.read for one in wanted if one.port is CallbackPort.NOTIFICATIONS]
+        self.notifications = self._hears(settings, allowed, pushes) if pushes else None
 
-    def _hears(self, settings: Settings, allowed: Allowed) -> Notifications:
+    def _hears(
+        self, settings: Settings, allowed: Allowed, readers: Sequence[Read]
+    ) -> Notifications:
         """Raises ConfigError."""
         if settings.listen.workers > 1:
             raise ConfigError(
@@ -55,7 +58,7 @@ class CallbackPorts:
         named = settings.callbacks.notifications
         host, port = host_and_port(named) if named else (settings.listen.host, NOTIFICATIONS_PORT)
         try:
-            return Notifications(host, port, self.words, allowed)
+            return Notifications(host, port, self.words, allowed, readers)
         except OSError as error:
             raise ConfigError(f"'callbacks.notifications': {host}:{port}: {error}") from None
 
@@ -68,7 +71,7 @@ class CallbackPorts:
             settings.pdd_protocol,
             *(settings.protocol_of(m.name) for m in settings.models),
         }
-        wanted = frozenset(map(registry.callbacks, protocols - {""})) - {""}
+        wanted = frozenset[Callback]().union(*map(registry.callbacks, protocols - {""}))
         return cls(settings, wanted) if wanted else None
 
     def around(self, upstream: Upstream) -> Upstream:
@@ -76,16 +79,10 @@ class CallbackPorts:
         return CallbackUpstream(upstream, self.words, url, self._seconds)
 
     @property
-    def heard(self) -> frozenset[str]:
-        """Which of the two have a port."""
-        ports = {METASERVER: self.metaserver, NOTIFICATIONS: self.notifications}
-        return frozenset(name for name, port in ports.items() if port is not None)
-
-    @property
     def jobs(self) -> Mapping[str, Run]:
         found: dict[str, Run] = {}
         if self.metaserver is not None:
-            found[METASERVER] = self.metaserver.run
+            found["metaserver"] = self.metaserver.run
         if self.notifications is not None:
             found["kv-notifications"] = self.notifications.run
         return found

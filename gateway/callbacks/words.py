@@ -2,12 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
 from pdgate.protocols.call import Json
 from pdgate.protocols.members import plain_members
+
+Read = Callable[[bytes], tuple[str, Json]]
+"""Of a body or a message: whose word it is, and what it says. Raises BadRequest, ValueError."""
 
 
 @plain_members

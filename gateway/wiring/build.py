@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
 from pdgate.cluster.jobs import Jobs
+from pdgate.forwarders.base import Callback
 from pdgate.forwarders.kv_lease import KvLedger
 from pdgate.forwarders.lives import Lives
 from pdgate.gateway.app import create_app
@@ -76,7 +77,7 @@ def build(
     upstream.memory = crowd = parts.crowd_of(settings)
     callbacks = CallbackPorts.of(settings)
     sends = upstream if callbacks is None else callbacks.around(upstream)
-    heard = frozenset[str]() if callbacks is None else callbacks.heard
+    heard = frozenset[Callback]() if callbacks is None else callbacks.heard
     ledger, lives = KvLedger(), Lives()
     recent = RecentCalls() if settings.debug_routes or on_demand.has_console(settings) else None
     if recent is not None and settings.debug_routes:

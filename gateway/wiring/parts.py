@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
-from pdgate.forwarders.base import Upstream
+from pdgate.forwarders.base import Callback, Upstream
 from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
@@ -105,7 +105,7 @@ def execution_of(
     upstream: Upstream,
     ledger: KvLedger,
     lives: Lives,
-    heard: frozenset[str],
+    heard: frozenset[Callback],
     turns: TurnStore | None,
 ) -> Execution:
     return Execution(

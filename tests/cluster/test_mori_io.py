@@ -11,8 +11,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
+from pdgate.cluster.heartbeats import FORGET_SECONDS, STRANGERS, Heartbeat, HeartbeatDirectory
 from pdgate.cluster.member import Member, read
-from pdgate.cluster.mori_io import FORGET_SECONDS, STRANGERS, MoriIoDirectory
+from pdgate.cluster.mori_io import MoriIoDirectory
 from pdgate.cluster.polled import Seen, Unseen
 from pdgate.protocols.instance import Role
 from tests.support.clock import Clock
@@ -29,11 +30,21 @@ BEAT: dict[str, Any] = {
 }
 
 
+class Lines(HeartbeatDirectory):
+    """Of a protocol of somebody else, whose engines say a line of text."""
+
+    def read(self, message: bytes) -> Heartbeat:
+        role, api, kv = message.decode().split()
+        return Heartbeat(Role(role), api, {"protocol": "lines", "kv": kv})
+
+
 class Site:
     def __init__(self, allow: str = "") -> None:
         self.clock = Clock()
         self.at = f"127.0.0.1:{free_port()}"
-        self.directory = MoriIoDirectory(self.clock, listen=self.at, allow=allow)
+        self.directory: HeartbeatDirectory = MoriIoDirectory(
+            self.clock, listen=self.at, allow=allow
+        )
         self._context = zmq.asyncio.Context()
         self._engines: list[zmq.asyncio.Socket] = []
 
@@ -151,3 +162,23 @@ def test_an_entry_says_no_more_than_was_said() -> None:
     member = Member(Role.PREFILL, "h", 1)
 
     assert "kv_notify" not in json.loads(member.value())
+
+
+async def test_another_protocols_heartbeats_need_no_more_than_a_reader() -> None:
+    async with site() as made:
+        made.directory.close()
+        made.directory = Lines(made.at, "", made.clock)
+        await made.directory.look()
+        engine = made.engine()
+        await engine.send(b"I am here")
+        await engine.send(b"decode 10.0.0.2:8200 10.0.0.2:7100")
+
+        seen = await made.seen(lambda seen: seen.entries)
+
+        (found,) = members(seen)
+        instance = found.instance()
+        assert (instance.role, instance.url) == (Role.DECODE, "http://10.0.0.2:8200")
+        assert (instance.protocol, instance.kv) == ("lines", "10.0.0.2:7100")
+        assert "'I' is not a valid Role" in seen.refused["a heartbeat"]
+        made.clock.now += FORGET_SECONDS
+        assert not (await made.directory.look()).entries

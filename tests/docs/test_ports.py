@@ -14,7 +14,7 @@ LISTENS = re.compile(
 OURS = ("cluster", "engine", "forwarders", "gateway", "lab", "protocols", "scheduling", "transfer")
 
 WHERE = {
-    "cluster/mori_io.py": "heartbeats",
+    "cluster/heartbeats.py": "heartbeats",
     "engine/cache/tier_service.py": "tiers",
     "engine/hand_over/ascend_layerwise.py": "called",
     "engine/hand_over/bootstrap.py": "bootstrap",

@@ -140,7 +140,7 @@ def _fleet(page: Path) -> dict[Role, Instance]:
 def _told(page: Path, leg: Leg) -> Leg:
     """With what it waits for, and is addressed by."""
     if leg.addressed is not None:
-        leg = msgspec.structs.replace(leg, body=leg.addressed(f"http://{GATEWAY}/v1/metaserver"))
+        leg = msgspec.structs.replace(leg, body=leg.addressed(f"http://{GATEWAY}"))
     if leg.awaits is not None and leg.awaits.write is not None:
         word = parse_object(labelled(page, "json")["word"].encode())
         leg = msgspec.structs.replace(leg, body=leg.awaits.write(word))

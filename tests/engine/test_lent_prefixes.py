@@ -127,11 +127,11 @@ def test_what_prefill_has_itself_is_not_read(
     assert scene.decode.connector.counters.sent == 0
 
 
-def another_life(lending: Lending, key: str, block_ids: object, tokens: int) -> Lent:
+def another_life(lending: Lending, key: str, block_ids: object, tokens: int, after: object) -> Lent:
     return Lent(lending._host, lending._port, "another life", key, tokens)
 
 
-def nobody(lending: Lending, key: str, block_ids: object, tokens: int) -> Lent:
+def nobody(lending: Lending, key: str, block_ids: object, tokens: int, after: object) -> Lent:
     """Port 1 of this machine is no engine's."""
     return Lent("127.0.0.1", 1, lending._engine_id, key, tokens)
 

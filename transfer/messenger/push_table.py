@@ -254,16 +254,17 @@ class PushTable:
 
     def _meet(self, push: OutgoingPush) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
-        try:
-            request_id = self._offers.claim(push.asked.key, push, push.line.peer)
-            if request_id is None and not push.asked.wait:
-                raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
-        except HandOverError:
-            with self._lock:
-                self._remove(push)
-            push.over.set()
-            raise
         with self._lock:
+            try:
+                # With the lock: what is dropped between this and the next line would never be expected, and D
+                # wait for its lease. Offers lock nothing of ours.
+                request_id = self._offers.claim(push.asked.key, push, push.line.peer)
+                if request_id is None and not push.asked.wait:
+                    raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
+            except HandOverError:
+                self._remove(push)
+                push.over.set()
+                raise
             request = self._requests.get(request_id or "")
             if request is None or push.request is not None or push.sending.error is not None:
                 return

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
-from pdgate.forwarders.base import Plain
+from pdgate.forwarders.base import CallbackPort, Plain
 from pdgate.lab.conformance.answer import MalformedAnswer, difference
 from pdgate.lab.conformance.api import ApiRefused
 from pdgate.lab.conformance.check import Broken, NotApplicable, check
@@ -74,7 +74,8 @@ def _pairs(
 ) -> AbstractAsyncContextManager[Site]:
     if site.lab is None:
         raise NotApplicable("it harms engines, so it is asked of reference engines only")
-    if site.forwarder.callbacks == "notifications":
+    callback = site.forwarder.callback
+    if callback is not None and callback.port is CallbackPort.NOTIFICATIONS:
         raise NotApplicable("its prefill engines notify one gateway, and this takes another one")
     return site.lab.pairs(prefills, decodes)
 

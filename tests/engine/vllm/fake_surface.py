@@ -67,6 +67,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """For one test; nothing that was imported with it stays."""
     modules: dict[str, dict[str, Any]] = {
         "vllm": {"__version__": "0.32.0+cpu"},
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
         f"{BASE.rpartition('.')[0]}.factory": {"KVConnectorFactory": Factory},
         f"{BASE}.base": {
             "KVConnectorBase_V1": Base,
@@ -94,10 +95,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, f"pdgate.engine.vllm.{module}")
 
 
-def config(context_parallel: int = 1, **extra: Any) -> Any:
+def config(context_parallel: int = 1, policy: str = "fail", **extra: Any) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
-            kv_role="kv_both", kv_port=0, kv_connector_extra_config=extra
+            kv_role="kv_both",
+            kv_port=0,
+            kv_connector_extra_config=extra,
+            kv_load_failure_policy=policy,
         ),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=1,

@@ -2,22 +2,24 @@
 
     waiting --blocks--> loading --received--> loaded -.
        ^   '----------- running <---------------------'
+       '--- received, but failed: with the policy "recompute"
        '--preempted--'     '--> finished, its blocks held until sent or received
 
 Source: vLLM 0.32.0, v1/core/sched/scheduler.py: schedule(), update_from_output(),
 finish_requests(), _update_from_kv_xfer_finished(); what comes in which order in a step is
-as measured on it. The policy for failed loads is "fail".
+as measured on it.
 """
 
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pdgate.engine.connector import Connector, Core
+from pdgate.engine.connector import Connector, Core, Keep, Load
+from pdgate.engine.vllm.intent import LENT, PREFILL_ID
 from pdgate.engine.vllm.orders import Evict
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 from pdgate.engine.vllm.worker_side import WorkerSide
-from tests.engine.vllm.moody_peer import MoodyPeer
+from tests.engine.vllm.moody_peer import LEASE_SECONDS, MoodyPeer
 from tests.engine.vllm.worker_rig import FakeCalls
 
 BLOCK_TOKENS: Final = 4
@@ -39,18 +41,22 @@ class Request:
     num_computed_tokens: int = 0
     state: str = "waiting"
     blocks: list[int] = field(default_factory=list)
+    load_failed: bool = False
 
 
 class FakeVllm:
-    def __init__(self) -> None:
+    def __init__(self, *, recomputes: bool = False) -> None:
+        """`recomputes`: by the policy for failed loads."""
+        self._recomputes = recomputes
         self.now = 0.0
         self.free = set(range(TOTAL_BLOCKS))
         self.requests: dict[str, Request] = {}
         self.received: Counter[str] = Counter()
         self.started: set[str] = set()
         """All that vLLM has waited for."""
+        self.lent: list[str] = []
         self._to_preempt: list[Request] = []
-        self._side = SchedulerSide(BLOCK_TOKENS)
+        self._side = SchedulerSide(BLOCK_TOKENS, recomputes=recomputes)
         self.worker = WorkerSide(self._connect, FakeCalls, lambda: self.now)
 
     def _connect(self, core: Core) -> Connector:
@@ -62,6 +68,17 @@ class FakeVllm:
         while name in self.requests or name in self.started:
             name += "x"
         self.requests[name] = Request(name, params)
+
+    def arrive_with_loan(self, tokens: int, *, is_known: bool) -> None:
+        """A prefill that a decode engine has asked for, and lends some of. `is_known`: to the worker."""
+        name = f"kvt-{len(self.requests)}-{len(self.started)}-{self.now}-{len(self.lent)}"
+        if is_known:
+            self.peer.held(name)
+            self.worker.submit_prefill(
+                name, PROMPT, len(PROMPT), Keep(LEASE_SECONDS), Load(tokens, None)
+            )
+        self.lent.append(name)
+        self.arrive({"do_remote_decode": True, PREFILL_ID: name, LENT: tokens})
 
     def in_state(self, *states: str) -> list[Request]:
         return [request for request in self.requests.values() if request.state in states]
@@ -93,11 +110,16 @@ class FakeVllm:
         for request_id in results.failed:
             found = self.requests.get(request_id)
             if found is not None and found.state == "loading":
-                self._finish(found, "FINISHED_ERROR")
+                found.load_failed = True
+                if not self._recomputes:
+                    self._finish(found, "FINISHED_ERROR")
         for request_id in results.received:
             self.received[request_id] += 1
             request = self.requests[request_id]
-            if request.state == "loading":
+            if request.state == "loading" and request.load_failed:
+                self._give_back(request)
+                request.state, request.num_computed_tokens = "waiting", 0
+            elif request.state == "loading":
                 request.state = "loaded"
             else:
                 assert request.state == "finished"
@@ -121,7 +143,6 @@ class FakeVllm:
     def _place(self, request: Request) -> None:
         if request.state == "loaded":
             self._side.allocated(request, request.blocks, 0)
-            request.num_computed_tokens = len(PROMPT) - 1
             request.state = "running"
             return
         external = self._side.matched(request, 0)
@@ -130,6 +151,7 @@ class FakeVllm:
             return
         request.blocks = [self.free.pop() for _ in range(needed)]
         self._side.allocated(request, request.blocks, external)
+        request.num_computed_tokens = external
         request.state = "loading" if external else "running"
         if external:
             self.started.add(request.request_id)
@@ -151,7 +173,11 @@ class FakeVllm:
             self._free(request)
 
     def _free(self, request: Request) -> None:
+        self._give_back(request)
+        del self.requests[request.request_id]
+
+    def _give_back(self, request: Request) -> None:
         self.peer.nobody_is_in(request.blocks)
         assert not self.free & set(request.blocks)
         self.free |= set(request.blocks)
-        del self.requests[request.request_id]
+        request.blocks = []

@@ -46,7 +46,7 @@ class MoodyPeer(Connector):
         return Load(1 if mood == "too short" else len(arrival.prompt) - 1, None)
 
     def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        if self._mood[request_id] == "start breaks":
+        if self._mood.get(request_id) == "start breaks":
             raise RuntimeError("a bug")
         if skip_tokens >= load.tokens:
             self.core.loaded(request_id)
@@ -90,6 +90,10 @@ class MoodyPeer(Connector):
         """Nothing of it lives."""
 
     # What the test has the peer do.
+
+    def held(self, name: str) -> None:
+        """A peer has asked for this prefill."""
+        self._mood[name] = "held"
 
     def end_load(self, request_id: str, error: str | None) -> None:
         del self.loading[request_id]

@@ -8,6 +8,7 @@ import pytest
 
 from pdgate.engine.vllm import guard
 from pdgate.engine.vllm.guard import HookComplaints
+from pdgate.engine.vllm.intent import LENT, PREFILL_ID
 from pdgate.engine.vllm.orders import CancelOrder, Fetch, RefuseOrder
 from tests.engine.vllm.fake_surface import (
     Factory,
@@ -75,6 +76,39 @@ def test_a_load_is_ordered_with_the_next_step(scheduler: Any) -> None:
 
     (order,) = scheduler.build_connector_meta(SimpleNamespace()).orders
     assert isinstance(order, Fetch)
+
+
+LOAN = {"do_remote_decode": True, PREFILL_ID: "kvt-1", LENT: 8}
+
+
+@pytest.mark.parametrize(("policy", "tokens"), [("recompute", 8), ("fail", 0)])
+def test_loans_are_read_where_vllm_computes_what_does_not_come(
+    policy: str, tokens: int, module: Any
+) -> None:
+    scheduler = module.PdgateConnector(config(policy=policy), Role.SCHEDULER, cache_groups())
+
+    assert scheduler.get_num_new_matched_tokens(request(LOAN), 0) == (tokens, tokens > 0)
+
+
+@pytest.mark.parametrize(
+    ("outer", "ours", "borrows"),
+    [
+        ("recompute", "recompute", True),
+        ("fail", "recompute", False),
+        ("recompute", "fail", False),
+    ],
+)
+def test_a_child_of_multi_connector_goes_by_both_policies(
+    outer: str, ours: str, borrows: bool, module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's scheduler goes by the outer one, which the child's config does not have."""
+    monkeypatch.setattr(
+        module.surface, "get_current_vllm_config_or_none", lambda: config(policy=outer)
+    )
+
+    worker = module.PdgateConnector(config(policy=ours), Role.WORKER, cache_groups())
+
+    assert worker._settings.recomputes is borrows
 
 
 @pytest.mark.parametrize("hook", ["request_finished", "request_finished_all_groups"])

@@ -1,10 +1,12 @@
 """Whatever requests, peers and preemptions do, vLLM gets what it asserts, and its blocks back."""
 
+from typing import ClassVar
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from tests.engine.vllm.fake_vllm import TOTAL_BLOCKS, FakeVllm
+from tests.engine.vllm.fake_vllm import PROMPT, TOTAL_BLOCKS, FakeVllm
 from tests.engine.vllm.moody_peer import HOLDS, LEASE_SECONDS, LOADS, params
 
 STEPS_TO_THE_END = 500
@@ -13,9 +15,11 @@ one_of = st.data()
 
 
 class Life(RuleBasedStateMachine):
+    recomputes: ClassVar = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.vllm = FakeVllm()
+        self.vllm = FakeVllm(recomputes=self.recomputes)
         self.peer = self.vllm.peer
 
     @rule(mood=st.sampled_from(HOLDS))
@@ -25,6 +29,10 @@ class Life(RuleBasedStateMachine):
     @rule(mood=st.sampled_from(LOADS), staged=st.booleans())
     def a_decode_comes(self, mood: str, staged: bool) -> None:
         self.vllm.arrive(params("do_remote_prefill" if staged else "delegated", mood))
+
+    @rule(tokens=st.integers(1, len(PROMPT) - 1), is_known=st.booleans())
+    def a_prefill_comes_with_a_loan(self, tokens: int, is_known: bool) -> None:
+        self.vllm.arrive_with_loan(tokens, is_known=is_known)
 
     @rule(times=st.integers(1, 3))
     def time_passes(self, times: int) -> None:
@@ -84,5 +92,11 @@ class Life(RuleBasedStateMachine):
         assert self.vllm.worker.held_blocks == 0
 
 
+class RecomputingLife(Life):
+    recomputes = True
+
+
 TestLife = Life.TestCase
+TestRecomputingLife = RecomputingLife.TestCase
 TestLife.settings = settings(max_examples=60, stateful_step_count=40)
+TestRecomputingLife.settings = TestLife.settings

@@ -4,18 +4,32 @@ The device is the fake one, which does nothing until it is waited for, so a miss
 of before.
 """
 
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import pytest
 
+from pdgate.cluster.queue import settings as queue_settings
+from pdgate.cluster.queue.opening import open_queue
+from pdgate.engine.prefill_worker.worker import PrefillWorker, Serving
 from pdgate.engine.vllm import running, settings
 from pdgate.engine.vllm.census import Seat
-from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import AskedRequest, Fetch, Hold, KeptBlocks, Progress
+from pdgate.engine.vllm.intent import LENT, PREFILL_ID
+from pdgate.engine.vllm.orders import (
+    AskedRequest,
+    Borrow,
+    CancelOrder,
+    Fetch,
+    Hold,
+    KeptBlocks,
+    Progress,
+)
 from pdgate.engine.vllm.prefill_call import Failed, PromptCalls
+from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.running import RunningWorker
+from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.vllm.tensors import Tensor
 from tests.engine.vllm.test_many_workers import SECONDS, Api
 from tests.support import waiting
@@ -31,7 +45,9 @@ EARLIER_WORK = 300
 
 
 class Worker:
-    def __init__(self, number: int, role: str, transfer: str, mode: str, stack: ExitStack) -> None:
+    def __init__(
+        self, number: int, role: str, transfer: str, mode: str, stack: ExitStack, queue: str = ""
+    ) -> None:
         self.device = new_device(number)
         self.memory = self.device.allocate(LAYERS * BLOCKS * PAGE)
         self.stream = self.device.stream()
@@ -44,7 +60,8 @@ class Worker:
             )
             for layer in range(LAYERS)
         }
-        read = settings.read(role, 0, {"transfer": transfer, "mode": mode}, "tiny")
+        extra = {"transfer": transfer, "mode": mode, "queue": queue}
+        read = settings.read(role, 0, extra, "tiny", recomputes=True)
         self.running = stack.enter_context(
             closing(
                 RunningWorker.start(
@@ -96,10 +113,10 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
 
 @contextmanager
-def pair(transfer: str, mode: str) -> Iterator[tuple[Worker, Worker]]:
+def pair(transfer: str, mode: str, queue: str = "") -> Iterator[tuple[Worker, Worker]]:
     with ExitStack() as stack:
         prefill = Worker(0, "kv_producer", transfer, mode, stack)
-        yield prefill, Worker(1, "kv_consumer", transfer, mode, stack)
+        yield prefill, Worker(1, "kv_consumer", transfer, mode, stack, queue)
 
 
 def content(layer: int, place: int) -> bytes:
@@ -176,3 +193,45 @@ def test_what_the_device_still_does_to_decodes_pages_comes_first(api: Api) -> No
 
         assert whole(arrived)
         assert whole(decode.pages())
+
+
+@pytest.mark.parametrize("transfer", ["tcp", "shm"])
+def test_what_is_lent_is_read_behind_the_step_that_computes_it(transfer: str, api: Api) -> None:
+    """It was in decode's prefix cache before decode's device had even been asked for it."""
+    queue = f"memory://{uuid.uuid4().hex}"
+    with pair(transfer, "layerwise", queue) as (prefill, decode), ExitStack() as stack:
+        order = AskedRequest("d1", "r", PROMPT, {"do_queued_prefill": True})
+        decode.side.obey([Fetch(order, D_BLOCKS, TOKENS, 2 * SIZE)])
+        host, port = prefill.side.connector.kv_address
+        opened = open_queue(queue_settings.read(queue), "m")
+        beside = PrefillWorker(opened, Serving("w", host, port, SECONDS), Identity())
+        beside.start()
+        stack.callback(beside.wait, SECONDS)
+        stack.callback(beside.cut)
+        assert api.came.wait(SECONDS)
+        assert api.asked[0][LENT] == 2 * SIZE
+        hold = AskedRequest("p1", "r", PROMPT[:TOKENS], api.asked[0])
+        prefill.side.obey([Hold(hold), Borrow(hold, P_BLOCKS[:2], 2 * SIZE, 0)])
+        for layer in range(LAYERS):
+            for place, block in enumerate(D_BLOCKS[:2]):
+                decode.launch(layer, block, content(layer, place))
+
+        decode.side.results()
+
+        said: list[Results] = []
+
+        def over() -> bool:
+            said.append(prefill.side.results())
+            return bool(said[-1].received)
+
+        waiting.wait_until(over, "the loan's end")
+        assert said[-1].failed == frozenset()
+        prefill.stream.synchronize()
+        pages = prefill.pages()
+        assert all(
+            pages[layer, block] == content(layer, place)
+            for layer in range(LAYERS)
+            for place, block in enumerate(P_BLOCKS[:2])
+        )
+        decode.side.obey([CancelOrder("d1")])
+        waiting.wait_until(lambda: decode.side.results().received, "the end")

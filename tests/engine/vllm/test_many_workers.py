@@ -4,7 +4,9 @@ The test is vLLM and P's API: it gives every worker the same orders, computes la
 the prefill that P's first worker asks for into a request that all of P's workers see.
 """
 
+import json
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -13,16 +15,29 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pdgate.cluster.queue import settings as queue_settings
+from pdgate.cluster.queue.opening import open_queue
 from pdgate.engine.hand_over.two_sided import ForReaders
+from pdgate.engine.prefill_worker.worker import PrefillWorker, Serving
 from pdgate.engine.vllm import running, settings
 from pdgate.engine.vllm.census import Seat, WorkerShare, taken
-from pdgate.engine.vllm.intent import PREFILL_ID
-from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Fetch, Hold, KeptBlocks, Progress
+from pdgate.engine.vllm.intent import LENT, PREFILL_ID
+from pdgate.engine.vllm.orders import (
+    AskedRequest,
+    Borrow,
+    CancelOrder,
+    Fetch,
+    Hold,
+    KeptBlocks,
+    Progress,
+)
 from pdgate.engine.vllm.passes import PASS, Passes
 from pdgate.engine.vllm.prefill_call import NOTHING, Failed, PromptCalls
 from pdgate.engine.vllm.running import RunningWorker
+from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.plan import memory
 from pdgate.transfer.plan.layout import KvLayout, LayoutOrder
+from pdgate.transfer.runtime.fleet import Identity
 from tests.engine.vllm.tensors import Tensor
 from tests.support import waiting
 from tests.support.kv_layouts import PLAIN
@@ -89,7 +104,9 @@ class Gathering:
 
 
 class Engine:
-    def __init__(self, layout: KvLayout, role: str, mode: str, stack: ExitStack) -> None:
+    def __init__(
+        self, layout: KvLayout, role: str, mode: str, stack: ExitStack, queue: str = ""
+    ) -> None:
         self.layout = layout
         ranks = list(layout.ranks(0))
         memories = {rank: memory.packed(layout, rank, BLOCKS) for rank in ranks}
@@ -98,7 +115,8 @@ class Engine:
         }
         self.arrays = Arrays(layout, memories, regions)
         gathering = Gathering(len(ranks))
-        read = settings.read(role, 0, {"mover": "threads", "mode": mode}, "tiny")
+        extra = {"mover": "threads", "mode": mode, "queue": queue}
+        read = settings.read(role, 0, extra, "tiny", recomputes=True)
         self.workers: dict[int, RunningWorker] = {}
         errors: list[BaseException] = []
 
@@ -198,11 +216,12 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
 @contextmanager
 def pair_of(
-    layouts: tuple[KvLayout, KvLayout], mode: str = "layerwise"
+    layouts: tuple[KvLayout, KvLayout], mode: str = "layerwise", queue: str = ""
 ) -> Iterator[tuple[Engine, Engine]]:
+    """`queue`: decode's."""
     with ExitStack() as stack:
         prefill = Engine(layouts[0], "kv_producer", mode, stack)
-        yield prefill, Engine(layouts[1], "kv_consumer", mode, stack)
+        yield prefill, Engine(layouts[1], "kv_consumer", mode, stack, queue)
 
 
 def blocks_for(layout: KvLayout, blocks: tuple[int, ...]) -> tuple[int, ...]:
@@ -245,6 +264,66 @@ def test_every_worker_of_d_gets_its_share_of_a_prefill_that_it_asked_for(
         assert len(api.asked) == 1
         assert set(prefill.ended("sent").values()) == {frozenset({"p1"})}
         assert all(one.worker.held_blocks == 0 for one in prefill.workers.values())
+
+
+LENT_TOKENS = 8
+"""Two of decode's blocks."""
+
+
+@contextmanager
+def lending(layout: KvLayout, api: Api) -> Iterator[tuple[Engine, Engine, Cache, AskedRequest]]:
+    """Decode, of one worker, has put a prompt on the queue of which it has the beginning, and prefill's worker has it."""
+    url = f"memory://{uuid.uuid4().hex}"
+    to = replace(layout, block_tokens=4, tp=1, stages=(3,))
+    with pair_of((layout, to), queue=url) as (prefill, decode), ExitStack() as stack:
+        content = cache(layout, TOKENS)
+        decode.arrays.fill(D_BLOCKS, content)
+        wants = AskedRequest("d1", "r", PROMPT, {"do_queued_prefill": True})
+        decode.obey(Fetch(wants, D_BLOCKS, TOKENS, LENT_TOKENS))
+        decode.workers[0].worker.results()
+        host, port = prefill.workers[0].worker.connector.kv_address
+        queue = open_queue(queue_settings.read(url), "m")
+        beside = PrefillWorker(queue, Serving("w", host, port, SECONDS), Identity())
+        beside.start()
+        stack.callback(beside.wait, SECONDS)
+        stack.callback(beside.cut)
+        assert api.came.wait(SECONDS)
+        yield prefill, decode, content, AskedRequest("p1", "r", PROMPT[:TOKENS], api.asked[0])
+        decode.obey(CancelOrder("d1"))
+        assert decode.ended("received")
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [PAIRS[name][0] for name in PAIRS if PAIRS[name][0] != HND]
+    + [replace(HND, block_tokens=8, tp=2)],
+    ids=str,
+)
+def test_every_worker_of_p_reads_its_share_of_what_d_lends(layout: KvLayout, api: Api) -> None:
+    with lending(layout, api) as (prefill, _, content, asked):
+        assert asked.params[LENT] == LENT_TOKENS
+        blocks = P_BLOCKS[: -(-LENT_TOKENS // layout.block_tokens)]
+
+        prefill.obey(Hold(asked), Borrow(asked, blocks, LENT_TOKENS, 0))
+
+        assert set(prefill.ended("received").values()) == {frozenset({"p1"})}
+        for rank in prefill.arrays.regions:
+            read = prefill.arrays.gather(blocks, rank, LENT_TOKENS)
+            computed = share(layout, rank, content)[:, :, :, :LENT_TOKENS]
+            assert np.array_equal(read, computed)
+        assert all(one.worker.take_failed() == set() for one in prefill.workers.values())
+
+
+def test_what_one_worker_of_p_cannot_read_is_computed_by_all(api: Api) -> None:
+    """vLLM takes a load for failed that one of its workers has not got."""
+    with lending(replace(HND, tp=2), api) as (prefill, _, _, asked):
+        prefill.obey(Hold(asked))
+        prefill.workers[1].worker._loans.clear()
+        prefill.obey(Borrow(asked, P_BLOCKS[:2], LENT_TOKENS, 0))
+
+        assert set(prefill.ended("received").values()) == {frozenset({"p1"})}
+        failed = [prefill.workers[number].worker.take_failed() for number in (0, 1)]
+        assert failed[1] == {"p1"}
 
 
 def test_p_answers_for_all_of_its_workers(api: Api) -> None:
@@ -302,13 +381,24 @@ def test_a_pass_is_for_one_prefill_key_and_readers() -> None:
     whose = ForReaders("key", ("a", "b"))
     issued = passes.issue("kvt-1", whose)
 
-    assert passes.read("kvt-1", issued) == whose
+    assert passes.read("kvt-1", issued) == (whose, None)
     assert passes.read("kvt-2", issued) is None
     assert passes.read("kvt-1", {PASS: {**issued[PASS], "key": "other"}}) is None
     assert passes.read("kvt-1", {PASS: {**issued[PASS], "readers": []}}) is None
     assert passes.read("kvt-1", {PASS: {**issued[PASS], "seal": "\u00e9"}}) is None
     assert passes.read("kvt-1", {PASS: [1]}) is None
     assert Passes(b"other").read("kvt-1", issued) is None
+
+
+def test_a_pass_says_what_is_lent() -> None:
+    """Nobody else may have workers read from where they like."""
+    passes, whose = Passes(b"secret"), ForReaders("key", ("a",))
+    lent = Lent("h", 1, "e", "k", 8)
+    issued = json.loads(json.dumps(passes.issue("kvt-1", whose, lent)))
+
+    assert passes.read("kvt-1", issued) == (whose, lent)
+    elsewhere = {**issued[PASS], "lent": {**issued[PASS]["lent"], "host": "there"}}
+    assert passes.read("kvt-1", {PASS: elsewhere}) is None
 
 
 PART = WorkerShare(2, 16, 2, 4, 64, "float32", 4, None, host="h")

@@ -11,6 +11,7 @@ from pdgate.engine.vllm.orders import (
     Drop,
     Evict,
     Fetch,
+    Forgo,
     Hold,
     KeptBlocks,
     LetGo,
@@ -51,6 +52,14 @@ class Request:
 @pytest.fixture
 def side() -> SchedulerSide:
     return SchedulerSide(BLOCK)
+
+
+def held(side: SchedulerSide, request: Request, computed_tokens: int) -> None:
+    """Its blocks are allocated, and a step has computed so much of it."""
+    side.allocated(request, [3, 4, 5], 0)
+    side.computing(request.request_id, [3, 4, 5], computed_tokens)
+    request.num_computed_tokens = computed_tokens
+    assert [type(order) for order in side.take_orders()] == [Hold, Progress]
 
 
 @pytest.mark.parametrize("params", [FETCH, DELEGATE])
@@ -149,25 +158,41 @@ def test_an_answered_request_leaves_nothing_behind(side: SchedulerSide) -> None:
 def test_a_whole_prompt_is_kept(status: str, why: str, side: SchedulerSide) -> None:
     request = Request(kv_transfer_params=HOLD)
     assert side.matched(request, 0) == 0
-    side.allocated(request, [3, 4, 5], 0)
-    request.num_computed_tokens = 10
+    held(side, request, 10)
 
     assert side.finished(request, status, [3, 4, 5, 6]) == EndingRequest(keeps=True)
 
-    held = KeptBlocks(request.request_id, (3, 4, 5), 10, why)
-    assert side.take_orders() == (Hold(request.asked), held)
+    assert side.take_orders() == (KeptBlocks(request.request_id, (3, 4, 5), 10, why),)
 
 
 def test_an_aborted_prefill_is_dropped_by_who_knows_its_readers(side: SchedulerSide) -> None:
     """Its blocks may be on their way to a peer, so vLLM has them back from the worker."""
     request = Request(kv_transfer_params=HOLD)
-    side.allocated(request, [3, 4, 5], 0)
-    request.num_computed_tokens = 4
+    held(side, request, 4)
 
     assert side.finished(request, ABORTED, [3]) == EndingRequest(keeps=True)
 
-    (_, drop) = side.take_orders()
+    (drop,) = side.take_orders()
     assert isinstance(drop, Drop)
+
+
+@pytest.mark.parametrize("preempted", [False, True])
+def test_a_prefill_that_ends_while_another_connector_loads_for_it_has_its_blocks_freed_once(
+    preempted: bool, side: SchedulerSide
+) -> None:
+    """In MultiConnector: vLLM frees them with the end of that load, and dies of a second word."""
+    request = Request(kv_transfer_params=HOLD)
+    if preempted:
+        held(side, request, 4)
+        side.preempted(request.request_id)
+    side.allocated(request, [3, 4, 5], 0)
+    side.take_orders()
+
+    assert side.finished(request, ABORTED, []) == EndingRequest()
+
+    (forgo,) = side.take_orders()
+    assert isinstance(forgo, Forgo)
+    assert not side.holding
 
 
 def test_a_prefill_that_left_the_queue_has_nothing_to_drop(side: SchedulerSide) -> None:
@@ -241,8 +266,7 @@ def test_a_prefill_of_vllm_nixl_says_where_its_blocks_are(side: SchedulerSide) -
     side.answers_with({"remote_host": "h", "remote_block_ids": []})
     request = Request(kv_transfer_params=ASK)
     side.matched(request, BLOCK)
-    side.allocated(request, [3, 4, 5], 0)
-    request.num_computed_tokens = 10
+    held(side, request, 10)
 
     ending = side.finished(request, CAPPED, [3, 4, 5, 6])
 
@@ -263,8 +287,7 @@ def test_nobody_else_is_told_of_blocks(
     """vllm-kvt meets by request id; and what was aborted has nothing to read."""
     side.answers_with({"remote_host": "h"})
     request = Request(kv_transfer_params=params)
-    side.allocated(request, [3, 4, 5], 0)
-    request.num_computed_tokens = 10
+    held(side, request, 10)
 
     assert side.finished(request, status, [3, 4, 5]) == EndingRequest(keeps=True)
 

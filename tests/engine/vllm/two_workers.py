@@ -16,6 +16,7 @@ from pdgate.engine.vllm.intent import PREFILL_ID
 from pdgate.engine.vllm.orders import AskedRequest, Fetch, Hold, KeptBlocks
 from pdgate.engine.vllm.prefill_call import NOTHING, Failed, PromptCalls
 from pdgate.engine.vllm.reports import Results
+from pdgate.engine.vllm.step_end import Steps
 from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer import registry
 from tests.support import waiting
@@ -38,18 +39,32 @@ class Engine(WorkerSide, PromptCalls):
         mode: DialectMode = DialectMode.LAYERWISE,
         layout: Layout = LAYOUT,
         queue: str = "",
+        *,
+        borrows: bool = True,
     ) -> None:
+        """`borrows`: vLLM computes what does not come of a load."""
         self.memory = bytearray(layout.total_bytes)
         self.loads: dict[str, threading.Event] = {}
         self.prefills: list[str] = []
+        self.params: list[Mapping[str, Any]] = []
         self.asked_for = threading.Event()
         self.freed = threading.Event()
         transfer = stack.enter_context(closing(registry.load(backend)))
         region = transfer.register(memoryview(self.memory))
+        steps = Steps()
 
         def connect(core: Core) -> Connector:
             settings = ConnectorSettings(
-                role, "127.0.0.1", 0, "127.0.0.1", 0, SECONDS, "tiny", queue=queue
+                role,
+                "127.0.0.1",
+                0,
+                "127.0.0.1",
+                0,
+                SECONDS,
+                "tiny",
+                queue=queue,
+                borrows=borrows,
+                step_end=steps.end,
             )
             self.hand_over = (QueuedDialects if queue else Dialects)(
                 mode=mode,
@@ -61,7 +76,7 @@ class Engine(WorkerSide, PromptCalls):
             )
             return self.hand_over
 
-        super().__init__(connect, self._its_own_api)
+        super().__init__(connect, self._its_own_api, steps=steps)
         stack.callback(self.close)
 
     def _its_own_api(self, failed: Failed) -> PromptCalls:
@@ -71,6 +86,7 @@ class Engine(WorkerSide, PromptCalls):
         self, prefill_id: str, prompt: Sequence[int], params: Mapping[str, Any] = NOTHING
     ) -> None:
         self.prefills.append(prefill_id)
+        self.params.append(params)
         self.asked_for.set()
 
     def cancel(self, prefill_id: str) -> None:
@@ -88,12 +104,12 @@ class Engine(WorkerSide, PromptCalls):
         start = LAYOUT.page_offset(layer, block_id)
         return memoryview(self.memory)[start : start + LAYOUT.page_bytes]
 
-    def fetch(self, params: dict[str, Any], wire_id: str = "r") -> None:
+    def fetch(self, params: dict[str, Any], wire_id: str = "r", skip: int = 0) -> None:
         self.loads["d1"] = threading.Event()
-        self.obey([Fetch(AskedRequest("d1", wire_id, PROMPT, params), D_BLOCKS, TOKENS, 0)])
+        self.obey([Fetch(AskedRequest("d1", wire_id, PROMPT, params), D_BLOCKS, TOKENS, skip)])
 
-    def outcome(self) -> Results:
-        assert self.loads["d1"].wait(SECONDS)
+    def outcome(self, of: str = "d1") -> Results:
+        assert self.loads[of].wait(SECONDS)
         return self.results()
 
 
@@ -105,9 +121,11 @@ class Pair:
         modes: tuple[DialectMode, DialectMode] = (DialectMode.LAYERWISE, DialectMode.LAYERWISE),
         d_layout: Layout = LAYOUT,
         queue: str = "",
+        *,
+        borrows: bool = True,
     ) -> None:
-        """`modes`: prefill's and decode's. `queue`: decode's."""
-        self.p = Engine(backend, "prefill", stack, modes[0])
+        """`modes`: prefill's and decode's. `queue`: decode's. `borrows`: prefill does."""
+        self.p = Engine(backend, "prefill", stack, modes[0], borrows=borrows)
         self.d = Engine(backend, "decode", stack, modes[1], d_layout, queue)
 
     @property
@@ -123,7 +141,7 @@ class Pair:
     def asked(self) -> Hold:
         """P's request for what D has somehow asked of it has come in."""
         assert self.p.asked_for.wait(SECONDS)
-        params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0]}
+        params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0], **self.p.params[0]}
         return Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], params))
 
     def compute(self, layer: int) -> None:

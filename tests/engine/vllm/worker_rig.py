@@ -78,6 +78,7 @@ class WritesDown(Connector):
 class FakeCalls(PromptCalls):
     failed: Callable[[str, str], None]
     started: list[tuple[str, Sequence[int]]] = field(default_factory=list)
+    params: list[Mapping[str, Any]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     refuses: bool = False
 
@@ -87,6 +88,7 @@ class FakeCalls(PromptCalls):
         if self.refuses:
             raise ValueError("no API")
         self.started.append((prefill_id, prompt))
+        self.params.append(params)
 
     def cancel(self, prefill_id: str) -> None:
         self.cancelled.append(prefill_id)

@@ -2,11 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import zmq
 import zmq.asyncio
@@ -93,6 +96,114 @@ async def test_prefill_is_asked_for_the_blocks_that_decode_names() -> None:
         assert (await asking).json()["choices"] == ANSWER["choices"]
         assert await say(body, word) == 404
         assert await site.results() == {"taken": 1, "unknown": 1}
+
+
+MEETS = '''
+"""Engines that meet: decode says where it is to a path of its own, in lines."""
+
+from typing import ClassVar
+
+from pdgate.forwarders.base import Awaited, Callback, CallbackPort, Leg, Rendezvous, one_token
+from pdgate.protocols.call import Call, Json
+from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.instance import Instance
+
+PATH = "/meets/here"
+
+
+def here(body: bytes) -> tuple[str, Json]:
+    id, _, at = body.decode().partition(" is at ")
+    if not at:
+        raise BadRequest("'ID is at PLACE' expected")
+    return id, {"place": at}
+
+
+class Meets(Rendezvous):
+    name: ClassVar = "meets"
+    callback: ClassVar = Callback(CallbackPort.METASERVER, here, PATH)
+
+    def legs(self, call: Call, prefill: Instance, decode: Instance) -> tuple[Leg, Leg]:
+        body = one_token(call.body)
+        awaited = Awaited(call.attempt_id, decode.id, lambda said: {**body, "to": said["place"]})
+        to_decode = lambda gateway: {**call.body, "say": f"{gateway}{PATH}"}  # noqa: E731
+        return (
+            Leg(prefill, call.path, body, awaits=awaited),
+            Leg(decode, call.path, call.body, addressed=to_decode),
+        )
+'''
+
+
+Install = Callable[[str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """As pip would have put it there."""
+    info = tmp_path / "pdgate_meets-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pdgate-meets\nVersion: 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pdgate_meets", raising=False)
+
+    def installed(source: str) -> None:
+        (tmp_path / "pdgate_meets.py").write_text(source)
+        name = "MEETS" if "Family" in source else "Meets"
+        points = f"[pdgate.forwarders]\nmeets = pdgate_meets:{name}\n"
+        (info / "entry_points.txt").write_text(points)
+
+    return installed
+
+
+FAMILY = """
+
+MEETS = Family(
+    "meets",
+    members={(Mode.BATCH, "ii"): Meets},
+    reasons={(Mode.STAGED, "ii"): "decode is asked first"},
+    default="ii",
+)
+"""
+
+
+@pytest.mark.parametrize(
+    "declared", [MEETS, MEETS.replace(" Leg,", " Family, Leg, Mode,") + FAMILY]
+)
+async def test_a_third_partys_engines_call_back_at_a_path_and_in_words_of_their_own(
+    install: Install, declared: str
+) -> None:
+    install(declared)
+    async with fleet(pdd_protocol="meets") as site:
+        asking = asyncio.create_task(site.gateway.chat())
+        call, body, _ = await site.asked()
+        attempt = (site.d.calls[-1].header(b"x-request-id") or b"").decode()
+        assert body["say"].endswith("/meets/here")
+
+        async with httpx2.AsyncClient() as engine:
+            said = [
+                (await engine.post(url, content=word)).status_code
+                for url, word in (
+                    (body["say"], "nowhere"),
+                    (body["say"], b"\xff is no text"),
+                    (body["say"], f"another-{attempt} is at rack 7"),
+                    (body["say"].replace("/meets/here", "/v1/metaserver"), f"{attempt} is at 8"),
+                    (body["say"], f"{attempt} is at rack 7"),
+                )
+            ]
+        assert said == [400, 400, 404, 400, 200]
+
+        prefilling = await site.prefill.next()
+        assert json.loads(site.p.calls[-1].body)["to"] == "rack 7"
+        await prefilling.peer.send(as_json(PREFILLED))
+        await call.peer.send(as_json(ANSWER))
+        assert (await asking).status_code == 200
+
+
+async def test_legs_that_wait_for_what_nobody_hears_are_not_sent(install: Install) -> None:
+    """Decode would read KV that is not there yet."""
+    install(MEETS.replace("    callback: ClassVar", "    call_back: ClassVar"))
+    async with fleet(pdd_protocol="meets") as site:
+        assert (await site.gateway.chat()).status_code == 500
+        assert site.p.calls == site.d.calls == []
 
 
 async def test_a_decode_that_does_not_call_back_has_failed() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pdgate.cluster.networks import Allowed
+from pdgate.forwarders.ascend_layerwise import PATH, posted
 from pdgate.gateway.callbacks import metaserver
 from pdgate.gateway.callbacks.metaserver import Metaserver
 from pdgate.gateway.callbacks.words import MessageResult, Words
 from pdgate.protocols.call import encode
-from pdgate.protocols.dialects.ascend_layerwise import attempt_of
 from tests.support.waiting import PATIENCE_SECONDS, until
 
 WORD: dict[str, Any] = {
@@ -26,7 +26,7 @@ WORD: dict[str, Any] = {
 
 @asynccontextmanager
 async def serving(words: Words, *networks: str) -> AsyncIterator[Metaserver]:
-    server = Metaserver("127.0.0.1", 0, words, Allowed(networks), attempt_of)
+    server = Metaserver("127.0.0.1", 0, words, Allowed(networks), {PATH: posted})
     running = asyncio.create_task(server.run())
     try:
         yield server
@@ -36,8 +36,8 @@ async def serving(words: Words, *networks: str) -> AsyncIterator[Metaserver]:
         server.close()
 
 
-async def posted(server: Metaserver, data: bytes) -> int:
-    port = int(server.url.rpartition(":")[2].partition("/")[0])
+async def status_of(server: Metaserver, data: bytes) -> int:
+    port = int(server.url.rpartition(":")[2])
     async with asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(data)
@@ -55,12 +55,12 @@ async def test_a_word_reaches_who_waits_for_it_and_the_first_one_counts() -> Non
     words = Words()
     async with serving(words) as server:
         with words.expecting("c7-1") as word:
-            assert await posted(server, post(WORD)) == 200
-            assert await posted(server, post({**WORD, "remote_host": "elsewhere"})) == 200
+            assert await status_of(server, post(WORD)) == 200
+            assert await status_of(server, post({**WORD, "remote_host": "elsewhere"})) == 200
 
             assert bytes((await word)["remote_host"]) == b'"10.0.0.2"'
 
-        assert await posted(server, post(WORD)) == 404
+        assert await status_of(server, post(WORD)) == 404
     assert words.counts[MessageResult.TAKEN] == 2
     assert words.counts[MessageResult.UNKNOWN] == 1
 
@@ -70,7 +70,7 @@ async def test_the_blocks_of_a_long_prompt_are_a_word() -> None:
     words, blocks = Words(), [list(range(100_000, 108_192))]
     async with serving(words) as server:
         with words.expecting("c7-1") as word:
-            assert await posted(server, post({**WORD, "remote_block_ids": blocks})) == 200
+            assert await status_of(server, post({**WORD, "remote_block_ids": blocks})) == 200
             assert bytes((await word)["remote_block_ids"]) == encode(blocks)
 
 
@@ -103,7 +103,7 @@ async def test_what_is_no_word_is_refused_and_counted(
     words = Words()
     async with serving(words) as server:
         with words.expecting("c7-1") as word:
-            assert await posted(server, data) == status
+            assert await status_of(server, data) == status
             assert not word.done()
     assert words.counts[result] == 1
 
@@ -112,7 +112,7 @@ async def test_a_stranger_is_refused_and_counted() -> None:
     words = Words()
     async with serving(words, "10.0.0.0/8") as server:
         with words.expecting("c7-1") as word:
-            assert await posted(server, post(WORD)) == 403
+            assert await status_of(server, post(WORD)) == 403
             assert not word.done()
     assert words.counts[MessageResult.STRANGER] == 1
 
@@ -124,7 +124,7 @@ async def test_one_that_has_left_before_it_is_asked_for_its_name_is_a_stranger()
 
     words = Words()
     async with serving(words) as server:
-        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        port = int(server.url.rpartition(":")[2])
         reader, open_ = await asyncio.open_connection("127.0.0.1", port)
         gone = Gone(
             open_.transport, open_.transport.get_protocol(), reader, asyncio.get_running_loop()
@@ -137,7 +137,7 @@ async def test_many_at_a_time_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(metaserver, "MOST_AT_ONCE", 0)
     words = Words()
     async with serving(words) as server:
-        assert await posted(server, post(WORD)) == 503
+        assert await status_of(server, post(WORD)) == 503
     assert words.counts[MessageResult.TOO_MANY] == 1
 
 
@@ -148,26 +148,26 @@ async def test_bodies_that_are_on_their_way_are_bounded_together(
     monkeypatch.setattr(metaserver, "MOST_BYTES_AT_ONCE", 1000)
     words = Words()
     async with serving(words) as server:
-        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        port = int(server.url.rpartition(":")[2])
         _, half = await asyncio.open_connection("127.0.0.1", port)
         half.write(b"POST /v1/metaserver HTTP/1.1\r\ncontent-length: 900\r\n\r\n{")
         await until(lambda: server._coming_bytes == 900, "it is on its way")
 
-        assert await posted(server, post(WORD)) == 503
+        assert await status_of(server, post(WORD)) == 503
         half.close()
         await until(lambda: server._coming_bytes == 0, "it is given back")
-        assert await posted(server, post(WORD)) == 404
+        assert await status_of(server, post(WORD)) == 404
     assert words.counts[MessageResult.TOO_MANY] == 1
 
 
 async def test_it_can_be_run_again_and_ends_at_once() -> None:
     """As a background job is that failed; its port stays its own, and no connection keeps it."""
     words = Words()
-    server = Metaserver("127.0.0.1", 0, words, Allowed(), attempt_of)
-    port = int(server.url.rpartition(":")[2].partition("/")[0])
+    server = Metaserver("127.0.0.1", 0, words, Allowed(), {PATH: posted})
+    port = int(server.url.rpartition(":")[2])
     for _ in range(2):
         running = asyncio.create_task(server.run())
-        assert await posted(server, post(WORD)) == 404
+        assert await status_of(server, post(WORD)) == 404
         _, silent = await asyncio.open_connection("127.0.0.1", port)
         await until(lambda: server._open, "it has a connection")
         running.cancel()
@@ -182,7 +182,7 @@ async def test_one_that_says_nothing_is_gone_soon(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(metaserver, "READ_SECONDS", 0.05)
     words = Words()
     async with serving(words) as server:
-        port = int(server.url.rpartition(":")[2].partition("/")[0])
+        port = int(server.url.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert await reader.read() == b""

@@ -13,12 +13,13 @@ import zmq.asyncio
 from pdgate.cluster.networks import Allowed
 from pdgate.gateway.callbacks.notifications import Notifications
 from pdgate.gateway.callbacks.words import MessageResult, Words
+from pdgate.protocols.dialects.lmcache import notified
 from tests.support.waiting import PATIENCE_SECONDS
 
 
 @asynccontextmanager
 async def serving(words: Words, *networks: str) -> AsyncIterator[Notifications]:
-    server = Notifications("127.0.0.1", 0, words, Allowed(networks))
+    server = Notifications("127.0.0.1", 0, words, Allowed(networks), [notified])
     running = asyncio.create_task(server.run())
     try:
         yield server
@@ -85,7 +86,7 @@ async def test_what_is_no_notification_is_counted_and_the_next_is_heard(message:
 async def test_a_flood_of_messages_leaves_the_loop_its_turns() -> None:
     """What is there is received at once: the socket never had the loop wait for it."""
     words, turns = Words(), 0
-    server = Notifications("127.0.0.1", 0, words, Allowed())
+    server = Notifications("127.0.0.1", 0, words, Allowed(), [notified])
     async with pusher(server) as socket:
         for _ in range(200):
             await socket.send(notif("of-nobody"))

@@ -152,7 +152,9 @@ async def test_an_engine_that_does_not_answer_any_more_is_left() -> None:
 async def test_an_engine_whose_core_stands_still_is_left_and_gets_one_call_on_trial() -> None:
     """Its API server says that all is well."""
     stuck, well = Watched(Role.PLAIN, streams(DONE, END)), Engine(Role.PLAIN, WELL)
-    async with gateway_of(stuck, well, health=HEALTH, plain_policy="round_robin") as gateway:
+    # Where this process stands still for a second, neither engine is up, and the stuck one is as good as the other.
+    health = HEALTH.model_copy(update={"timeout_seconds": 10.0})
+    async with gateway_of(stuck, well, health=health, plain_policy="round_robin") as gateway:
         for _ in range(4):
             assert (await gateway.chat(stream=True)).status_code == 200
         assert stuck.calls

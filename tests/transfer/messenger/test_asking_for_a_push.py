@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pdgate.engine.connector import Keep
+from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer import descriptors
 from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
@@ -136,6 +137,34 @@ def test_a_descriptor_of_other_memory_is_refused_or_fails(
     if isinstance(said, messages.Failed):
         assert said.why == Why.BROKEN
         assert prefill.freed.get(timeout=SECONDS) == "p1"
+
+
+def test_a_prefill_that_is_dropped_as_decode_asks_for_it_fails_at_once(
+    backend: str, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Preempted between the look for its key and the join, it was waited for until decode's lease ended."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        assert isinstance(prefill.connector, TwoSided)
+        offers = prefill.connector._offers
+        claim = offers.claim
+
+        def dropped_behind(key: str, pusher: object, peer: str) -> str | None:
+            found = claim(key, pusher, peer)
+            dropping = threading.Thread(target=prefill.connector.dropped, args=("p1", "preempted"))
+            dropping.start()
+            # As far as it comes: it may have to wait for who calls this.
+            dropping.join(0.5)
+            return found
+
+        monkeypatch.setattr(offers, "claim", dropped_behind)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode, wait=True))
+            while isinstance(said := messages.receive(sock), messages.Writing):
+                pass
+
+        assert isinstance(said, messages.RefusedMessage | messages.Failed)
+        assert (said.why, said.message) == (Why.EXPIRED, "preempted")
 
 
 def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
