@@ -3,7 +3,7 @@
 # that Python, and tests it there.
 #
 #   quick   the quick tests of what is compiled, in a folder without the source
-#   slow    the tests that `make test` leaves out: real processes, floods, faults (marked `slow`)
+#   slow    the tests that `make test` leaves out (slow_tests.sh), in this checkout
 #
 # As an install does it that is not told to: where it cannot compile, it warns, and the look for a .so fails.
 set -euo pipefail
@@ -26,10 +26,7 @@ GROUP=$group bash "$tools/wheel_env.sh" "$python" "$folder"
 
 if [ "$which" = slow ]; then
     bash "$tools/transfer_libraries.sh" "$bin/python"
-    # What these two make is fetched, and tests run where there is no network.
-    "$bin/python" -m tests.end_to_end.openai_sdk.suite
-    "$bin/python" -m tests.end_to_end.clients.environment
-    exec bash "$tools/parallel_tests.sh" "$bin/python" -m slow --ignore tests/end_to_end/vllm "$@"
+    exec bash "$tools/slow_tests.sh" "$bin/python" "$@"
 fi
 cp -r tests docs pyproject.toml "$folder"
 cd "$folder"
