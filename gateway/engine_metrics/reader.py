@@ -31,6 +31,9 @@ STALE_INTERVALS = 3
 MOST_AT_ONCE = 256
 """Engines that are asked, of the thousands that a directory may name."""
 
+MOST_LOOKS = 20
+"""At an engine sooner than by the interval: one that does not say how long its steps take is left alone then."""
+
 MAX_PAGE_BYTES = 8 << 20
 Sees = Callable[[Endpoint, MetricsPage], None]
 
@@ -76,6 +79,7 @@ class MetricsReader:
         self._clock = clock
         self._access = access
         self._complaints: dict[str, str] = {}
+        self._looks: dict[str, int] = {}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._most_kv_tokens: Mapping[Role, int] = {}
         self._takers: Mapping[str, int] = {}
@@ -95,8 +99,13 @@ class MetricsReader:
         while True:
             async with asyncio.TaskGroup() as asking:
                 asking.create_task(asyncio.sleep(LEARN_SECONDS))
-                for endpoint in unlearnt(self._endpoints):
+                for endpoint in unlearnt(one for one in self._endpoints if self._may_look(one)):
+                    name = endpoint.instance.id
+                    self._looks[name] = self._looks.get(name, 0) + 1
                     asking.create_task(self._ask(endpoint))
+
+    def _may_look(self, endpoint: Endpoint) -> bool:
+        return self._looks.get(endpoint.instance.id, 0) < MOST_LOOKS
 
     async def round(self, seconds: float = 0.0) -> None:
         """Asks each engine once, spread over these seconds."""
@@ -104,7 +113,7 @@ class MetricsReader:
         known = {c.instance.id for c in endpoints}
         self._most_kv_tokens = most_kv_tokens(endpoints)
         self._takers = takers(endpoints)
-        for kept in (self.readings, self._complaints):
+        for kept in (self.readings, self._complaints, self._looks):
             for gone in kept.keys() - known:
                 del kept[gone]
         async with asyncio.TaskGroup() as asking:

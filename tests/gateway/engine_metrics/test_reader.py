@@ -17,6 +17,7 @@ from pdgate.gateway.engine_metrics.reader import (
     PrefillQueue,
 )
 from pdgate.gateway.upstream.one_shot import Gone, OneShotAnswer
+from pdgate.scheduling import account
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Status
@@ -325,6 +326,30 @@ async def test_who_answers_is_asked_sooner_until_its_pace_is_known(
     asked = Counter(name for name, _ in scene.seen)
     assert asked["d0"] == 3
     assert asked["p0"] <= 2
+
+
+async def test_one_that_does_not_say_its_pace_is_left_alone_and_keeps_nobody_from_saying_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "LEARN_SECONDS", 0.001)
+    monkeypatch.setattr(reader, "MOST_LOOKS", 3)
+    monkeypatch.setattr(account, "LEARN_AT_ONCE", 1)
+    scene = Scene(interval_seconds=3600)
+    scene.says(P_HOST, "vllm:num_requests_running 1")
+    scene.says(D_HOST, "vllm:num_requests_running 1")
+    for endpoint in scene.instances:
+        endpoint.answering = 1
+    first, second = (endpoint.instance.id for endpoint in scene.instances)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        running = asyncio.create_task(scene.reader.run())
+        while Counter(name for name, _ in scene.seen)[second] < 4:
+            scene.has_seen.clear()
+            await scene.has_seen.wait()
+        running.cancel()
+
+    # The two rounds that have begun, and the looks between.
+    assert Counter(name for name, _ in scene.seen)[first] <= 3 + 2
 
 
 def never(endpoint: Endpoint, page: MetricsPage) -> None:
