@@ -39,7 +39,6 @@ settings.load_profile("pdgate")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Whole products of cases are run by `-m matrix` alone. Where several processes take files of tests from
     one queue, the longest ones come first, so that none is begun when all others are through."""
-    marked_files.check(items)
     if MARK not in config.option.markexpr:
         left = left_to_the_whole(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -48,6 +47,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name_cases(items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Before `-m` takes any away."""
+    if marked_files.is_hidden(item):
+        marked_files.hidden.append(item.nodeid)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

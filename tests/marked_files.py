@@ -1,11 +1,10 @@
 """Files of tests with a mark, found without importing them: that takes twenty seconds, in each of several processes.
 
 A file has such tests if it says so itself, or its folder's conftest.py, or what either has from tests/support. Where
-all files are imported anyhow, it is looked whether that holds.
+all files are imported anyhow, tests/test_marked_files.py looks whether that holds.
 """
 
 import re
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,9 @@ from tests.matrix import MARK
 
 FOUND_BY_NAME: Final = ("slow", MARK)
 """`-m` with one of these alone asks for few files."""
+
+hidden: Final[list[str]] = []
+"""Tests that were collected here though they would not be found, before `-m` took any away."""
 
 SUPPORT: Final = Path(__file__).parent / "support"
 _helpers = re.compile(r"^from tests\.support\.(\w+) import", re.MULTILINE).findall
@@ -34,11 +36,8 @@ def is_left_out(file: Path, expression: str) -> bool:
     return expression in FOUND_BY_NAME and file.is_file() and not may_have(file, expression)
 
 
-def check(items: Iterable[pytest.Item]) -> None:
-    """Raises UsageError where a test has a mark by which it would not be found."""
-    for item in items:
-        for mark in FOUND_BY_NAME:
-            if item.get_closest_marker(mark) and not may_have(item.path, mark):
-                raise pytest.UsageError(
-                    f"{item.nodeid} is marked {mark}, and its file names no mark.{mark}"
-                )
+def is_hidden(item: pytest.Item) -> bool:
+    """Whether it has a mark by which it would not be found."""
+    return any(
+        item.get_closest_marker(mark) and not may_have(item.path, mark) for mark in FOUND_BY_NAME
+    )

@@ -1,8 +1,9 @@
 """Reader of every engine's /metrics, again and again, off the path of calls.
 
 Pages come one after another, spread over the interval, so that many engines do not hold up the
-event loop together. An engine that answers calls and has not shown how long its steps take is asked sooner. What a page says of load becomes the endpoint's `status`; what it counts
-goes to what compares it with what was sent (`sees`).
+event loop together. An engine that answers calls and has not shown how long its steps take is asked
+sooner. What a page says of load becomes the endpoint's `status`; what it counts goes to what
+compares it with what was sent (`sees`).
 
 A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
 Only it looks at the age, so each round takes away what has become stale by then.
