@@ -7,6 +7,7 @@ import os
 import ssl
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 from typing import Any
 
 import httpcore2
@@ -20,6 +21,7 @@ THROWN_BY_COMPILED_CODE = (
 
 from hypothesis import HealthCheck, settings
 
+from tests import marked_files
 from tests.file_queue import SECONDS, pytest_testnodedown, taken_as_one
 from tests.matrix import MARK, left_to_the_whole, name_cases
 from tests.support import forked
@@ -45,6 +47,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         name_cases(items)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: -SECONDS.get(taken_as_one(item.nodeid), 0))
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Before `-m` takes any away."""
+    if marked_files.is_hidden(item):
+        marked_files.hidden.append(item.nodeid)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.name.startswith("test_")
+    return (is_test and marked_files.is_left_out(collection_path, config.option.markexpr)) or None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -24,7 +24,7 @@ CASE: Final = "matrix case"
 SECTION: Final = "## "
 HEAD: Final = """# What `make matrix` ran
 
-`make test` runs a covering array of each product of cases, `make matrix` all of it and the cases that are only there, and writes this
+`make test` and `make slow` run a covering array of each product of cases, `make matrix` all of it and the cases that are only there, and writes this
 page (`tools/matrix_table.py`). A cell counts the cases that have both values: `9` means that nine passed.
 """
 

@@ -4,8 +4,7 @@
 #   tools/set_up.sh VENV
 #
 # On Debian, the library that Mooncake is linked to is a package of its own. As root it is
-# installed; otherwise one line says what is missing. The transfer libraries have no wheel for
-# some Pythons: then their tests are skipped, and with CI=true this fails.
+# installed; otherwise one line says what is missing: then its tests are skipped, and with CI=true this fails.
 set -euo pipefail
 source "$(dirname "$0")/apt.sh"
 
@@ -21,12 +20,7 @@ echo "set-up: installing the tools and what tests need into $venv"
 "$venv/bin/python" -m pip install --quiet --upgrade 'pip>=25.1'
 PDGATE_COMPILE=0 "$venv/bin/python" -m pip install --quiet --editable '.[demo]' --group dev
 
-# What the transfer backends are tested with (115 MB), without what these packages ask for: it
-# is torch and a web framework, and the parts that pdgate uses need neither.
-for library in nixl-cu12==1.5.1 mooncake-transfer-engine-non-cuda==0.3.13.post1; do
-    "$venv/bin/python" -m pip install --quiet --no-deps --only-binary :all: "$library" ||
-        left_out "$library could not be installed"
-done
+bash "$(dirname "$0")/transfer_libraries.sh" "$venv/bin/python"
 if ! "$venv/bin/python" -c 'import ctypes; ctypes.CDLL("libibverbs.so.1")' 2>/dev/null; then
     apt_install libibverbs1 || left_out "Mooncake needs libibverbs: apt-get install libibverbs1"
 fi

@@ -1,8 +1,9 @@
 """Reader of every engine's /metrics, again and again, off the path of calls.
 
 Pages come one after another, spread over the interval, so that many engines do not hold up the
-event loop together. What a page says of load becomes the endpoint's `status`; what it counts
-goes to what compares it with what was sent (`sees`).
+event loop together. An engine that answers calls and has not shown how long its steps take is asked
+sooner. What a page says of load becomes the endpoint's `status`; what it counts goes to what
+compares it with what was sent (`sees`).
 
 A status is as good as its age: an engine that has not answered for STALE_INTERVALS has none.
 Only it looks at the age, so each round takes away what has become stale by then.
@@ -20,7 +21,7 @@ from pdgate.gateway.engine_metrics.page import MetricsPage, parse_in_turns
 from pdgate.gateway.security.engine_access import OPEN, EngineAccess
 from pdgate.gateway.upstream.one_shot import AskFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.account import Account, most_kv_tokens, told
+from pdgate.scheduling.account import LEARN_SECONDS, Account, most_kv_tokens, told, unlearnt
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
@@ -30,6 +31,9 @@ log = logging.getLogger(__name__)
 STALE_INTERVALS = 3
 MOST_AT_ONCE = 256
 """Engines that are asked, of the thousands that a directory may name."""
+
+MOST_LOOKS = 20
+"""At an engine sooner than by the interval: one that does not say how long its steps take is left alone then."""
 
 MAX_PAGE_BYTES = 8 << 20
 Sees = Callable[[Endpoint, MetricsPage], None]
@@ -76,6 +80,7 @@ class MetricsReader:
         self._clock = clock
         self._access = access
         self._complaints: dict[str, str] = {}
+        self._looks: dict[str, int] = {}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._most_kv_tokens: Mapping[Role, int] = {}
         self._takers: Mapping[str, int] = {}
@@ -84,10 +89,24 @@ class MetricsReader:
     async def run(self) -> None:
         # The first calls should find that something is known.
         await self.round()
+        async with asyncio.TaskGroup() as reading:
+            reading.create_task(self._learn())
+            while True:
+                async with asyncio.TaskGroup() as round_:
+                    round_.create_task(asyncio.sleep(self._interval_seconds))
+                    round_.create_task(self.round(self._interval_seconds))
+
+    async def _learn(self) -> None:
         while True:
-            async with asyncio.TaskGroup() as round_:
-                round_.create_task(asyncio.sleep(self._interval_seconds))
-                round_.create_task(self.round(self._interval_seconds))
+            async with asyncio.TaskGroup() as asking:
+                asking.create_task(asyncio.sleep(LEARN_SECONDS))
+                for endpoint in unlearnt(one for one in self._endpoints if self._may_look(one)):
+                    name = endpoint.instance.id
+                    self._looks[name] = self._looks.get(name, 0) + 1
+                    asking.create_task(self._ask(endpoint))
+
+    def _may_look(self, endpoint: Endpoint) -> bool:
+        return self._looks.get(endpoint.instance.id, 0) < MOST_LOOKS
 
     async def round(self, seconds: float = 0.0) -> None:
         """Asks each engine once, spread over these seconds."""
@@ -95,7 +114,7 @@ class MetricsReader:
         known = {c.instance.id for c in endpoints}
         self._most_kv_tokens = most_kv_tokens(endpoints)
         self._takers = takers(endpoints)
-        for kept in (self.readings, self._complaints):
+        for kept in (self.readings, self._complaints, self._looks):
             for gone in kept.keys() - known:
                 del kept[gone]
         async with asyncio.TaskGroup() as asking:

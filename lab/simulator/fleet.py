@@ -1,6 +1,6 @@
 """Simulated fleet: the instances, and engines that say how busy they are, die and come back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -11,7 +11,8 @@ from pdgate.lab.simulator.engine import SimulatedEngine
 from pdgate.lab.simulator.hardware import Hardware
 from pdgate.lab.simulator.usage import SimulatedUsage
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.account import Account, told
+from pdgate.scheduling.account import LEARN_SECONDS, Account, told, unlearnt
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 
@@ -86,14 +87,25 @@ class SimulatedFleet:
                 self._agenda.at(outage.ends, partial(self._rise, engine))
 
     def say_until(self, over: float) -> None:
-        """Engines say how busy they are, every STATUS_SECONDS."""
-        now = self._agenda.now
-        for endpoint in self.endpoints:
+        """Engines say how busy they are, every STATUS_SECONDS, and sooner while that is to be learnt."""
+        self._agenda.at(self._agenda.now + LEARN_SECONDS, partial(self._teach_until, over))
+        self._say_again_until(over)
+
+    def _say_again_until(self, over: float) -> None:
+        self._say(self.endpoints)
+        if self._agenda.now < over:
+            self._agenda.at(self._agenda.now + STATUS_SECONDS, partial(self._say_again_until, over))
+
+    def _teach_until(self, over: float) -> None:
+        self._say(unlearnt(self.endpoints))
+        if self._agenda.now < over:
+            self._agenda.at(self._agenda.now + LEARN_SECONDS, partial(self._teach_until, over))
+
+    def _say(self, endpoints: Iterable[Endpoint]) -> None:
+        for endpoint in endpoints:
             engine = self.engines[endpoint.instance.id]
             status = _status(engine) if engine.alive else None
             told(endpoint, status, Account.of(endpoint))
-        if now < over:
-            self._agenda.at(now + STATUS_SECONDS, partial(self.say_until, over))
 
     def _die(self, engine: SimulatedEngine) -> None:
         if engine.alive:

@@ -30,6 +30,10 @@ from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
 
 ALONE: Final = 2.0
 
+HARDLY_IN_TIME: Final = 0.6
+"""Of what a step may take: an engine whose step with one answer takes more can hardly keep the target. With twice that for all
+engines 56 % of 30,000 chats were in time, and are 81 % with this; other loads change by less than what chance does."""
+
 NOTHING: Final[Mapping[str, int]] = {}
 
 
@@ -195,8 +199,8 @@ def kv_free_of(engine: Endpoint) -> float:
 
 
 def steps_in(most: float, engine: Endpoint, fewer_calls: int = 0, fewer_tokens: int = 0) -> bool:
-    """Whether a step with one answer more takes no longer, or not twice as long as that answer's alone: else a
-    target that no engine can keep would leave all of them without calls.
+    """Whether a step with one answer more takes no longer; or not twice as long as that answer's alone, where that
+    takes long: else a target that no engine can keep would leave all of them without calls.
 
     `fewer_calls`, `fewer_tokens`: what is there now and would not be.
     """
@@ -206,7 +210,7 @@ def steps_in(most: float, engine: Endpoint, fewer_calls: int = 0, fewer_tokens: 
     if not calls or expected is None or expected <= most:
         return True
     alone = engine.latency.step_seconds(1, tokens // calls)
-    return alone is not None and expected <= ALONE * alone
+    return alone is not None and alone > HARDLY_IN_TIME * most and expected <= ALONE * alone
 
 
 def _seconds(endpoint: Endpoint, prompt_tokens: int) -> float | None:

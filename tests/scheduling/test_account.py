@@ -10,6 +10,7 @@ from pdgate.scheduling.account import (
     calls_there,
     kv_free_after,
     told,
+    unlearnt,
     unread_tokens_there,
 )
 from pdgate.scheduling.endpoint import Endpoint
@@ -179,3 +180,14 @@ def test_what_an_engine_says_of_its_steps_is_learnt() -> None:
         told(endpoint, status, Account.of(endpoint))
 
     assert endpoint.latency.step_seconds(21, 0) == pytest.approx(0.031, rel=0.1)
+
+
+def test_who_answers_and_has_not_shown_its_pace_is_asked_soon() -> None:
+    idle, answering = Endpoint(D0), [Endpoint(D0, answering=1) for _ in range(20)]
+    shown = Endpoint(D0, answering=1)
+    shown.latency.has_stepped(100, 0, 1.0, 1, 100)
+
+    asked = unlearnt([idle, shown, *answering])
+
+    assert asked == answering[: len(asked)]
+    assert 1 < len(asked) < len(answering)

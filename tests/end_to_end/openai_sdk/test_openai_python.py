@@ -20,6 +20,8 @@ from tests.end_to_end.openai_sdk.suite import FILES, Suite
 from tests.support.ports import LOOPBACK, free_port
 from tests.support.processes import child
 
+pytestmark = pytest.mark.slow
+
 PDGATE = (sys.executable, "-m", "pdgate")
 PROTOCOL = "vllm-nixl"
 TESTS_OF_CREATE = "_create"

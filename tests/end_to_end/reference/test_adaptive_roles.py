@@ -3,8 +3,12 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.fleet import HTTP, Fleet, Gateway
+
+pytestmark = pytest.mark.slow
 
 TOKEN = "a-token-of-the-tests"
 ENGINES, CALLERS = 3, 8

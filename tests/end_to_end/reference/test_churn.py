@@ -15,6 +15,8 @@ from tests.end_to_end.reference.fleet import Fleet
 from tests.support.etcd import EtcdServer
 from tests.support.redis import redis_server
 
+pytestmark = pytest.mark.slow
+
 CALLERS = 20
 CHANGES = int(os.environ.get("PDGATE_CHURN_CHANGES", "4"))
 PROMPTS = tuple(f"{number} bottles of beer on the wall" for number in range(8))

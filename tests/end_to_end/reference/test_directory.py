@@ -11,6 +11,8 @@ from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway
 from tests.support.etcd import EtcdServer
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PROTOCOL, TRANSFER = "vllm-nixl", "tcp"
 RUNNING = "vllm:num_requests_running"
 CALLERS = 4

@@ -8,6 +8,8 @@ from tests.end_to_end.reference.callers import Callers
 from tests.end_to_end.reference.fleet import HTTP, Engine, Fleet
 from tests.support.etcd import EtcdServer
 
+pytestmark = pytest.mark.slow
+
 CALLERS, BETWEEN = 20, 6
 """At any time, and answers from one change to the next."""
 TOKEN = "a-token-of-the-tests"

@@ -17,6 +17,8 @@ import pytest
 from tests.end_to_end.reference.fleet import Engine, Fleet, Gateway, Pair, Route, client
 from tests.support.kv_backends import require
 
+pytestmark = pytest.mark.slow
+
 CASES = [
     (Route("vllm-nixl", "staged"), "tcp", (2, 1)),
     (Route("vllm-kvt", "batch"), "shm", (4, 2)),

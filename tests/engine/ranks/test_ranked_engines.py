@@ -26,6 +26,8 @@ from tests.support.ranked_engines import Ranks, alone, ended_for_good, holds_not
 from tests.support.redis import redis_server
 from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
+pytestmark = pytest.mark.slow
+
 ASKED = {
     "The quick brown fox jumps over the lazy dog, and then over another.": replace(
         GREEDY, max_tokens=6

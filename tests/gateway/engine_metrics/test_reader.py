@@ -1,8 +1,10 @@
 """Engines are asked once a round, and what is known of them is as good as its age."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -15,11 +17,13 @@ from pdgate.gateway.engine_metrics.reader import (
     PrefillQueue,
 )
 from pdgate.gateway.upstream.one_shot import Gone, OneShotAnswer
+from pdgate.scheduling import account
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.status import Status
 from tests.support.scripted import D0, P0, P1, fleet
 from tests.support.visited import Answer, Question, Visited
+from tests.support.waiting import PATIENCE_SECONDS
 
 INTERVAL_SECONDS = 5.0
 
@@ -31,7 +35,7 @@ class Scene:
         seen: (instance id, page), as they were told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval_seconds: float = INTERVAL_SECONDS) -> None:
         self.now = 0.0
         self.instances = fleet(P0, D0)
         self.pages: dict[str, Callable[[], OneShotAnswer]] = {}
@@ -40,7 +44,7 @@ class Scene:
         self.has_seen = asyncio.Event()
         self.reader = MetricsReader(
             self.instances,
-            INTERVAL_SECONDS,
+            interval_seconds,
             2.0,
             self._see,
             lambda: self.now,
@@ -95,8 +99,8 @@ async def test_a_page_becomes_the_engines_status() -> None:
 async def test_time_per_step_is_that_of_the_steps_in_between() -> None:
     scene = Scene()
     name = "vllm:inter_token_latency_seconds"
-    for count, seconds in ((10, 9.0), (14, 9.2)):
-        scene.says(D_HOST, f"{name}_count {count}\n{name}_sum {seconds}")
+    for steps, seconds in ((10, 9.0), (14, 9.2)):
+        scene.says(D_HOST, f"{name}_count {steps}\n{name}_sum {seconds}")
         await scene.round(INTERVAL_SECONDS)
 
     status = scene.status("d0")
@@ -294,6 +298,58 @@ async def test_the_prefill_queue_is_shared_out_to_those_that_take_from_it() -> N
         "d0": Status(running=1),
     }
     assert calls_there(scene.endpoint("p0")) == 4
+
+
+async def test_who_answers_is_asked_sooner_until_its_pace_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the interval alone the second page would come in half an hour."""
+    monkeypatch.setattr(reader, "LEARN_SECONDS", 0.01)
+    scene, numbers = Scene(interval_seconds=3600), count(1)
+    name = "vllm:inter_token_latency_seconds"
+
+    def page() -> OneShotAnswer:
+        n = next(numbers)
+        return page_of(f"{name}_sum {n * 0.5}\n{name}_count {n * 50}")
+
+    scene.pages = {D_HOST: page, P_HOST: page}
+    decode = scene.endpoint("d0")
+    decode.answering = 1
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        running = asyncio.create_task(scene.reader.run())
+        while not decode.latency.step_time.known:
+            scene.has_seen.clear()
+            await scene.has_seen.wait()
+        running.cancel()
+
+    assert decode.latency.step_seconds(1, 0) == pytest.approx(0.01)
+    asked = Counter(name for name, _ in scene.seen)
+    assert asked["d0"] == 3
+    assert asked["p0"] <= 2
+
+
+async def test_one_that_does_not_say_its_pace_is_left_alone_and_keeps_nobody_from_saying_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader, "LEARN_SECONDS", 0.001)
+    monkeypatch.setattr(reader, "MOST_LOOKS", 3)
+    monkeypatch.setattr(account, "LEARN_AT_ONCE", 1)
+    scene = Scene(interval_seconds=3600)
+    scene.says(P_HOST, "vllm:num_requests_running 1")
+    scene.says(D_HOST, "vllm:num_requests_running 1")
+    for endpoint in scene.instances:
+        endpoint.answering = 1
+    first, second = (endpoint.instance.id for endpoint in scene.instances)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        running = asyncio.create_task(scene.reader.run())
+        while Counter(name for name, _ in scene.seen)[second] < 4:
+            scene.has_seen.clear()
+            await scene.has_seen.wait()
+        running.cancel()
+
+    # The two rounds that have begun, and the looks between.
+    assert Counter(name for name, _ in scene.seen)[first] <= 3 + 2
 
 
 def never(endpoint: Endpoint, page: MetricsPage) -> None:

@@ -194,6 +194,9 @@ def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:
     assert room.for_one_more(eligible, begun=5, beginning=0)
     decode.calls, decode.tokens = 30, 30_000
     assert not room.for_one_more(eligible, begun=30, beginning=0)
+    # A step of 20.5 ms, not twice the 10.5 ms of a single answer: this target can be kept.
+    decode.calls, decode.tokens = 20, 20_000
+    assert not room.for_one_more(eligible, begun=20, beginning=0)
 
     strict = Room(Limits(prefill_seconds=1.0, step_seconds=0.001))
     decode.calls, decode.tokens = 5, 5_000

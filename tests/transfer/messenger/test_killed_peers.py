@@ -56,7 +56,8 @@ def test_in_the_middle(backend: str, decode: FakeCore, layers: int) -> None:
             pusher.do("compute", "k", layer, NEEDED)
         pusher.kill()
 
-        assert error_of(decode) == "broken peer: the prefill engine is gone"
+        # With a reason where the kernel threw away what the dead had not read.
+        assert error_of(decode).startswith("broken peer: the prefill engine is gone")
     assert decode.results.empty()
 
 
