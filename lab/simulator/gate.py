@@ -89,10 +89,11 @@ class SimulatedGate:
                 again.go_on()
                 continue
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
-            place = self._line.next(soonest)
+            place = self._line.next(soonest, self._pace.tokens_per_second)
             begin, _ = self._waiting.pop(place)
             del self._since[place]
-            self._pace.began(self._agenda.now, others_wait=bool(self._line))
+            others_wait = bool(self._line)
+            self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
             begin()
 
     def _begin(self, journey: PausableJourney, begin: Callable[[], None]) -> None:

@@ -11,6 +11,9 @@ not: served in turn, they would make those late that come behind them, and under
 turns among themselves. Lest they wait for as long as others come, a share of the time for which prompts are
 read is theirs.
 
+Of a tenant's calls that can be in time, but not all, the longest go last (longest.py): in turn, one long prompt would
+make ten short ones late. That is among its own, so no tenant has less of the turns for it.
+
 How long one that joins will wait: those before it, at the pace of late. That is the mean time between
 two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
 nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
@@ -24,8 +27,17 @@ from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.priority import ORDINARY
+from pdgate.scheduling.admission.longest import longest_of
 
 REMEMBERED: Final = 20
+
+TOKENS_REMEMBERED: Final = 100
+"""As their lengths differ more than their times: with the last 20 one long prompt makes all others look late."""
+
+PLANNED_SECONDS: Final = 0.1
+"""For which it holds who goes last: to look at a thousand calls takes half a millisecond."""
+
+NONE: Final[frozenset["LinePlace"]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -71,14 +83,19 @@ class _Turns:
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
         queue.append(place)
 
-    def first(self) -> LinePlace:
-        """Whose turn it is."""
+    def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
+        """Whose turn it is. `last`: those who have theirs when no other waits."""
+        if last:
+            for tenant in sorted(self.tenants, key=self.had.__getitem__):
+                for place in self.tenants[tenant]:
+                    if place not in last:
+                        return place
         return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
 
     def take(self, place: LinePlace) -> None:
-        """Serve the first of the line."""
+        """Serve the one whose turn it is."""
         tenant = place.tenant
-        self.tenants[tenant].popleft()
+        self.tenants[tenant].remove(place)
         self.now = self.had[tenant]
         self.had[tenant] += max(place.tokens, 1)
         self._tidy(tenant)
@@ -111,21 +128,28 @@ class _Level:
         in_time: Those that can be in time, when that was last looked at.
         late: The others.
         owed: Seconds for which late ones may be read, though others wait.
+        longest: Of those that can be in time, who goes last, as of `planned`, monotonic seconds.
     """
 
     in_time: _Turns = field(default_factory=_Turns)
     late: _Turns = field(default_factory=_Turns)
     owed: float = 0.0
+    longest: frozenset[LinePlace] = NONE
+    planned: float = -inf
 
     @property
     def last(self) -> _Turns:
         """The one of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
-    def take(self, now: float, late_share: float) -> LinePlace:
+    def take(
+        self, now: float, late_share: float, tokens_per_second: float | None = None
+    ) -> LinePlace:
         in_time, late = self.in_time, self.late
+        if tokens_per_second is not None and now >= self.planned + PLANNED_SECONDS:
+            self._plan(now, tokens_per_second)
         while in_time.tenants:
-            place = in_time.first()
+            place = in_time.first(self.longest)
             if place.due < now:
                 # Not served, so its tenant's turn it is still.
                 in_time.drop(place)
@@ -141,6 +165,16 @@ class _Level:
         place = late.first()
         late.take(place)
         return place
+
+    def _plan(self, now: float, tokens_per_second: float) -> None:
+        """Find out who is late, and who goes last of the others, where tenants have equal parts of the pace."""
+        self.planned = now
+        for place in [p for queue in self.in_time.tenants.values() for p in queue if p.due < now]:
+            self.in_time.drop(place)
+            self.late.add(place)
+        queues = self.in_time.tenants.values()
+        each = tokens_per_second / max(1, len(queues))
+        self.longest = NONE.union(*(longest_of(queue, now, each) for queue in queues))
 
     def of(self, place: LinePlace) -> _Turns:
         """Turns among which a call waits."""
@@ -165,12 +199,15 @@ class Line:
         self._levels.setdefault(place.urgency, _Level()).in_time.add(place)
         self._waiting.add(place)
 
-    def next(self, now: float = -inf) -> LinePlace:
-        """Takes the one whose turn it is. Raises LookupError if no call waits."""
+    def next(self, now: float = -inf, tokens_per_second: float | None = None) -> LinePlace:
+        """Takes the one whose turn it is. Raises LookupError if no call waits.
+
+        `tokens_per_second`: of prompts of calls that begin, if that is known (Pace).
+        """
         if not self._waiting:
             raise LookupError("no call waits")
         level = self._levels[self.most_urgent()]
-        place = level.take(now, self.late_share)
+        place = level.take(now, self.late_share, tokens_per_second)
         self._waiting.remove(place)
         return place
 
@@ -208,18 +245,28 @@ class Line:
 class Pace:
     """Time between two beginnings, from which the wait of one that joins follows."""
 
-    __slots__ = ("_last", "_seconds")
+    __slots__ = ("_last", "_seconds", "_sum_seconds", "_sum_tokens")
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._seconds: float | None = None
+        # Of those that began of late; what is longer ago counts less.
+        self._sum_seconds = self._sum_tokens = 0.0
 
-    def began(self, now: float, *, others_wait: bool) -> None:
-        """One that had waited began at `now`, monotonic seconds."""
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the prompts of those that begin; None while nothing is known."""
+        return self._sum_tokens / self._sum_seconds if self._sum_seconds else None
+
+    def began(self, now: float, *, others_wait: bool, tokens: int = 0) -> None:
+        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds."""
         if self._last is not None:
             took = now - self._last
             known = self._seconds
             self._seconds = took if known is None else known + (took - known) / REMEMBERED
+            kept = 1 - 1 / TOKENS_REMEMBERED
+            self._sum_seconds = self._sum_seconds * kept + took
+            self._sum_tokens = self._sum_tokens * kept + tokens
         self._last = now if others_wait else None
 
     def wait(self, before: int, now: float) -> float | None:

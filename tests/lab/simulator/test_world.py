@@ -255,7 +255,7 @@ def test_a_call_longer_than_memory_is_refused() -> None:
 
 def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() -> None:
     """In a burst of more than can be read: no engine is idle while calls wait, and late ones go last."""
-    asks = faster(conversations(1200, 3.4, Random(3)), 6)
+    asks = faster(conversations(1200, 3.4, Random(3)), 7)
     plan = WorldPlan(prefills=4, decodes=6, targets=Targets(5.0, 0.025))
     limits = Limits(waiting=10_000, wait_seconds=10_000.0, prefill_seconds=1.0)
     limits = limits.in_gateway(plan.targets)
