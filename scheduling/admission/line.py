@@ -20,8 +20,9 @@ nothing of what engines can take, so the time until its first one begins is not 
 at a time, so the time since the last one is one of these times and not all of them.
 """
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Final
 
@@ -35,7 +36,10 @@ TOKENS_REMEMBERED: Final = 100
 """As their lengths differ more than their times: with the last 20 one long prompt makes all others look late."""
 
 PLANNED_SECONDS: Final = 0.1
-"""For which it holds who goes last: to look at a thousand calls takes half a millisecond."""
+"""For which it holds who goes last."""
+
+LOOKED_AT: Final = 1000
+"""Calls that can be in time, the first of them, of which it is found out who goes last: half a millisecond."""
 
 NONE: Final[frozenset["LinePlace"]] = frozenset()
 
@@ -65,47 +69,47 @@ class LinePlace:
 
 @dataclass(slots=True)
 class _Turns:
-    """Tenants that take turns.
+    """Tenants that take turns, each with a queue of which any call can leave at once: a line may be long.
 
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
         now: Where the turn served last began; a tenant that joins begins no earlier.
     """
 
-    tenants: dict[str, deque[LinePlace]] = field(default_factory=dict)
+    tenants: dict[str, OrderedDict[LinePlace, None]] = field(default_factory=dict)
     had: dict[str, int] = field(default_factory=dict)
     now: int = 0
 
     def add(self, place: LinePlace) -> None:
         queue = self.tenants.get(place.tenant)
         if queue is None:
-            queue = self.tenants[place.tenant] = deque()
+            queue = self.tenants[place.tenant] = OrderedDict()
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
-        queue.append(place)
+        queue[place] = None
 
     def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
         """Whose turn it is. `last`: those who have theirs when no other waits."""
-        if last:
-            for tenant in sorted(self.tenants, key=self.had.__getitem__):
-                for place in self.tenants[tenant]:
-                    if place not in last:
-                        return place
-        return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
+        had, found = self.had, None
+        for tenant, queue in self.tenants.items():
+            if found is None or had[tenant] < had[found.tenant]:
+                found = next((place for place in queue if place not in last), found)
+        return found or next(iter(self.tenants[min(self.tenants, key=had.__getitem__)]))
 
     def take(self, place: LinePlace) -> None:
         """Serve the one whose turn it is."""
         tenant = place.tenant
-        self.tenants[tenant].remove(place)
+        del self.tenants[tenant][place]
         self.now = self.had[tenant]
         self.had[tenant] += max(place.tokens, 1)
         self._tidy(tenant)
 
     def drop(self, place: LinePlace) -> None:
-        self.tenants[place.tenant].remove(place)
+        del self.tenants[place.tenant][place]
         self._tidy(place.tenant)
 
     def newest_of_the_longest(self) -> LinePlace:
-        return max(self.tenants.values(), key=len)[-1]
+        longest = max(self.tenants, key=lambda tenant: len(self.tenants[tenant]))
+        return next(reversed(self.tenants[longest]))
 
     def _tidy(self, tenant: str) -> None:
         """What a tenant has had is forgotten once it would not set it back."""
@@ -173,8 +177,11 @@ class _Level:
             self.in_time.drop(place)
             self.late.add(place)
         queues = self.in_time.tenants.values()
-        each = tokens_per_second / max(1, len(queues))
-        self.longest = NONE.union(*(longest_of(queue, now, each) for queue in queues))
+        tenants = max(1, len(queues))
+        each, first = tokens_per_second / tenants, LOOKED_AT // tenants
+        self.longest = NONE.union(
+            *(longest_of(islice(queue, first), now, each) for queue in queues)
+        )
 
     def of(self, place: LinePlace) -> _Turns:
         """Turns among which a call waits."""

@@ -144,8 +144,7 @@ class Room:
         # Each that begins takes an engine, as far as is known until it has reserved one.
         without_place = beginning
         for engine in engines:
-            # One that has nothing to read has room, whatever it takes to begin.
-            if not unread_tokens_there(engine) or waiting_seconds(engine) < most:
+            if reads_soon(most, engine):
                 without_place -= 1
                 if without_place < 0:
                     return True
@@ -198,16 +197,30 @@ def kv_free_of(engine: Endpoint) -> float:
     return 1.0 if status is None or status.kv_free is None else status.kv_free
 
 
+def reads_soon(most: float, engine: Endpoint) -> bool:
+    """Whether what it has to read takes less; one that has nothing of ours has room, whatever it says of others.
+
+    What any prompt takes it to begin with is no queue: of an engine for which that is long, calls would come one at a time.
+    """
+    if not engine.unread_tokens:
+        return True
+    begins = engine.latency.prefill_seconds(0, 0.0) or 0.0
+    return waiting_seconds(engine) < max(most, ALONE * begins)
+
+
 def steps_in(most: float, engine: Endpoint, fewer_calls: int = 0, fewer_tokens: int = 0) -> bool:
     """Whether a step with one answer more takes no longer; or not twice as long as that answer's alone, where that
     takes long: else a target that no engine can keep would leave all of them without calls.
 
     `fewer_calls`, `fewer_tokens`: what is there now and would not be.
     """
-    calls = max(0, calls_there(engine) - fewer_calls)
+    if engine.calls <= fewer_calls:
+        # Whatever it says of others.
+        return True
+    calls = calls_there(engine) - fewer_calls
     tokens = max(0, engine.tokens + max(0, engine.beyond.kv_tokens) - fewer_tokens)
-    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // (calls or 1))
-    if not calls or expected is None or expected <= most:
+    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // calls)
+    if expected is None or expected <= most:
         return True
     alone = engine.latency.step_seconds(1, tokens // calls)
     return alone is not None and alone > HARDLY_IN_TIME * most and expected <= ALONE * alone
