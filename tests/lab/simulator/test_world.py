@@ -18,7 +18,7 @@ from pdgate.lab.simulator.trace import TraceCall, faster
 from pdgate.lab.simulator.world import Ran, WorldPlan, run
 from pdgate.protocols.call import Call
 from pdgate.scheduling.admission import Limits
-from pdgate.scheduling.disaggregation import Never
+from pdgate.scheduling.disaggregation import Never, UncachedTokensAbove
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext, Targets
@@ -267,6 +267,18 @@ def test_calls_that_wait_in_the_gateway_are_more_often_in_time_and_end_sooner() 
     assert other.goodput > one.goodput + 0.05
     assert other.seconds < 0.9 * one.seconds
     assert other.ttft.p99 < one.ttft.p99
+
+
+def test_hundreds_of_calls_that_wait_are_not_split() -> None:
+    """Each that begins lets go of the prefill engine at which it was to be read, and so of a place for the next."""
+    limits = Limits(prefill_concurrency=1, waiting=10_000, wait_seconds=1e6)
+    long = [TraceCall(0.0, 20_000, 2, ()) for _ in range(2)]
+    short = [TraceCall(0.001, 100, 2, ()) for _ in range(1500)]
+
+    ran = run(replace(PLAN, limits=limits, rule=UncachedTokensAbove), [*long, *short])
+
+    assert [outcome.why for outcome in ran.outcomes if outcome.why] == []
+    assert sum(outcome.local for outcome in ran.outcomes) == len(short)
 
 
 PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
