@@ -162,6 +162,21 @@ def test_there_is_room_while_an_engine_has_little_to_read() -> None:
     assert not room.for_one_more(eligible, begun=2, beginning=1)
 
 
+def test_room_at_any_of_a_thousand_engines_is_found_by_a_few_looks_at_some() -> None:
+    eligible = pairs([0] * 1000, [None] * 1000)
+    for engine in (*eligible.up[Role.PREFILL], *eligible.up[Role.DECODE]):
+        engine.calls, engine.unread_tokens = 1, 20_000
+        engine.latency.has_stepped(100, 0, 100 * 0.05, 1, 1000)
+    eligible.up[Role.PREFILL][700].unread_tokens = 0
+    eligible.up[Role.DECODE][300].calls = 0
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.03))
+
+    looks = [room.for_one_more(eligible, begun=0, beginning=0) for _ in range(40)]
+
+    assert not looks[0]
+    assert looks[-1]
+
+
 def test_a_long_prompt_is_due_earlier() -> None:
     """In time is what is read within four seconds; nothing has shown that 10,000 tokens take no second."""
     room, eligible = Room(Limits(prefill_seconds=1.0, in_time_seconds=4.0)), pairs([0], [None])
