@@ -86,7 +86,7 @@ class Limits:
         in_time = IN_TIME * targets.ttft_seconds
         limits = replace(self, target_seconds=in_time) if self.give_way else self
         prefill_seconds, step_seconds = self.prefill_seconds, STEP_IN_TIME * targets.tpot_seconds
-        if kept is None and self.give_way and not self.any:
+        if self.give_way and not self.any:
             kept = targets
         if kept is not None:
             prefill_seconds = READ_AHEAD * kept.ttft_seconds

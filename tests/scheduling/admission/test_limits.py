@@ -59,5 +59,12 @@ def test_limits_that_are_given_are_those_that_hold(given: dict[str, Any]) -> Non
     assert Limits.of(given, TARGETS, TARGETS) == Limits(**given).in_gateway(TARGETS)
 
 
+def test_where_calls_give_way_they_wait_for_both_targets() -> None:
+    limits = Limits.of({"give_way": 2}, TARGETS, Targets(ttft_seconds=inf, tpot_seconds=0.1))
+
+    assert limits.prefill_seconds == 1.0
+    assert limits.target_seconds == pytest.approx(4.25)
+
+
 def test_calls_wait_at_engines_where_that_is_asked_for() -> None:
     assert not Limits.of({"prefill_seconds": 0.0}, TARGETS, TARGETS).any
