@@ -21,6 +21,11 @@ Load = Callable[[str, PolicyContext], Policy]
 """The policy of a name; raises LookupError and TypeError as `scheduling.policy.load`."""
 
 
+def targets_of(settings: Settings) -> Targets:
+    """Targets that are set, and what policies take for one that is not."""
+    return Targets(**settings.targets.model_dump(exclude_none=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Policies:
     """
@@ -54,9 +59,7 @@ class Policies:
         }
 
     def _named(self, name: str, role: Role, settings: Settings) -> Policy:
-        section = settings.targets
-        targets = Targets(section.ttft_seconds, section.tpot_seconds)
-        policy = self.load(name, PolicyContext(role, self.prefixes, targets))
+        policy = self.load(name, PolicyContext(role, self.prefixes, targets_of(settings)))
         if policy.passed_over is not None:
             policy.passed_over = self.passed_over.setdefault((role, name), Counter())
         return policy

@@ -53,6 +53,17 @@ def unread_tokens_there(endpoint: Endpoint) -> int:
     return endpoint.unread_tokens + endpoint.beyond.unread_tokens
 
 
+def context_tokens_of(endpoint: Endpoint, batch: int) -> int:
+    """Tokens that so many of the answers there attend to: those of prompts, and of KV that is others' or of answers.
+
+    Calls that are still with prefill are in the account of decode, too; so of more calls than the batch it is the batch's
+    share. Pages that several prompts share are attended to for each.
+    """
+    tokens = endpoint.tokens + max(0, endpoint.beyond.kv_tokens)
+    calls = calls_there(endpoint)
+    return tokens * batch // calls if calls > batch else tokens
+
+
 def kv_free_after(call: Call, endpoint: Endpoint) -> float | None:
     """Share of its KV that is left once it has taken this call and all that is on its way to it.
 
@@ -67,15 +78,25 @@ def kv_free_after(call: Call, endpoint: Endpoint) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Ours of an engine, at one moment."""
+    """Ours of an engine, at one moment.
+
+    Attributes:
+        calls, tokens, unread_tokens: As of an Endpoint.
+        unread_prompts: Tokens of the prompts that may be unread, cached ones included: an engine says how much it
+            has queued before it looks what of that is cached.
+    """
 
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
+    unread_prompts: int = 0
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Self:
-        return cls(endpoint.calls, endpoint.tokens, endpoint.unread_tokens)
+        calls, tokens, unread = endpoint.calls, endpoint.tokens, endpoint.unread_tokens
+        # What is answered already has been read; prompts are taken to be as long as each other.
+        prompts = tokens * max(0, calls - endpoint.answering) // calls if calls else 0
+        return cls(calls, tokens, unread, max(unread, prompts))
 
 
 def told(
@@ -97,8 +118,8 @@ def told(
             status = replace(status, kv_tokens=most_kv_tokens)
         endpoint.beyond = beyond(status, asked, Account.of(endpoint))
         if status.step_seconds is not None:
-            context_tokens = max(0, endpoint.tokens + endpoint.beyond.kv_tokens)
             batch = max(1, status.running or 0, endpoint.answering)
+            context_tokens = context_tokens_of(endpoint, batch)
             endpoint.latency.says(status.step_seconds, batch, context_tokens)
 
 
@@ -122,7 +143,7 @@ def beyond(status: Status, asked: Account, now: Account) -> Beyond:
     calls = (status.running or 0) + (status.waiting or 0) + (status.queue_share or 0)
     return Beyond(
         max(0, calls - max(asked.calls, now.calls)),
-        max(0, (status.queued_tokens or 0) - max(asked.unread_tokens, now.unread_tokens)),
+        max(0, (status.queued_tokens or 0) - max(asked.unread_prompts, now.unread_prompts)),
         _kv_tokens(status, asked, now),
         status.kv_tokens,
     )

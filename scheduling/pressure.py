@@ -20,7 +20,7 @@ from math import inf
 from typing import Final
 
 from pdgate.protocols.instance import Role
-from pdgate.scheduling.account import unread_tokens_there
+from pdgate.scheduling.account import context_tokens_of, unread_tokens_there
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.policy_context import Targets
 
@@ -114,10 +114,7 @@ def _making(endpoint: Endpoint, targets: Targets) -> Pressure:
     batch = endpoint.answering + endpoint.beyond.calls
     if not batch:
         return Pressure(use)
-    context_tokens = max(0, endpoint.tokens + endpoint.beyond.kv_tokens)
-    if endpoint.calls > endpoint.answering:
-        context_tokens = context_tokens * endpoint.answering // endpoint.calls
-    step = endpoint.latency.step_seconds(batch, context_tokens)
+    step = endpoint.latency.step_seconds(batch, context_tokens_of(endpoint, batch))
     least = endpoint.latency.step_seconds(1, 0)
     if step is None or least is None:
         return Pressure(max(use, batch / MANY_CALLS))

@@ -13,6 +13,7 @@ All streams of an engine share its steps, so MOST_WATCHED of them at a time say 
 
 from typing import Final
 
+from pdgate.scheduling.account import context_tokens_of
 from pdgate.scheduling.endpoint import Endpoint
 
 STRETCH: Final = 8
@@ -56,6 +57,6 @@ class StreamWatch:
     def _learn(self, since: float) -> None:
         endpoint = self._endpoint
         read = endpoint.read_tokens - self._read_before
-        endpoint.latency.has_stepped(
-            self._steps, read, self._latest - since, endpoint.answering, endpoint.tokens
-        )
+        batch = endpoint.answering
+        context_tokens = context_tokens_of(endpoint, batch)
+        endpoint.latency.has_stepped(self._steps, read, self._latest - since, batch, context_tokens)

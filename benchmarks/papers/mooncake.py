@@ -26,7 +26,8 @@ TARGETS: Final = Targets(TTFT_SECONDS, TBT_SECONDS[0])
 """What policies are told: the strictest."""
 
 NODES: Final = 16
-QUEUE: Final = Limits(waiting=10**6, wait_seconds=10.0**6, prefill_seconds=1.0).in_gateway(TARGETS)
+WAITS: Final = Limits.of({}, TARGETS, TARGETS)
+"""As where these targets are set."""
 
 
 def fleets(nodes: int = NODES) -> Mapping[str, WorldPlan]:
@@ -36,9 +37,10 @@ def fleets(nodes: int = NODES) -> Mapping[str, WorldPlan]:
     together = replace(apart, prefills=0, decodes=0, both=nodes, rule=Never)
     split = f"{half} prefill, {half} decode"
     return {
-        f"{split}, `{DEFAULT}`": apart,
-        f"{split}, `{DEFAULT}`, queued": replace(apart, limits=QUEUE),
-        f"{nodes} that do both, `{DEFAULT}`": together,
+        f"{split}, `{DEFAULT}`": replace(apart, limits=WAITS),
+        f"{split}, `{DEFAULT}`, at engines": apart,
+        f"{nodes} that do both, `{DEFAULT}`": replace(together, limits=WAITS),
+        f"{nodes} that do both, `{DEFAULT}`, at engines": together,
         f"{nodes} that do both, in turn": replace(
             together, prefill_policy="round_robin", decode_policy="round_robin"
         ),

@@ -10,7 +10,7 @@ from typing import Final
 
 from benchmarks.peers import PEERS
 from benchmarks.policies import report
-from benchmarks.policies.measure import BOUNDED, QUEUED, TARGETS, Found, at_load, plan_of
+from benchmarks.policies.measure import AT_ENGINES, BOUNDED, TARGETS, Found, at_load, plan_of
 from benchmarks.policies.shapes import of_shapes
 from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 TRACE = HERE.parents[2] / "shared/traces/conversation_trace.jsonl"
 
 OURS = (
-    *(DEFAULT, QUEUED, BOUNDED, "prefix_then_load", "least_latency", "least_loaded"),
+    *(DEFAULT, BOUNDED, AT_ENGINES, "prefix_then_load", "least_latency", "least_loaded"),
     *("sticky_session", "lmetric", "round_robin"),
 )
 

@@ -17,11 +17,11 @@ from pdgate.scheduling.policy_context import Targets
 
 TARGETS = Targets(ttft_seconds=5.0, tpot_seconds=0.025)
 
-QUEUED: Final = f"{DEFAULT}, queued"
-"""The default policy with `admission.prefill_seconds`, and nobody turned away."""
+BOUNDED: Final = f"{DEFAULT}, 15 s at most"
+"""The default policy with `admission.wait_seconds`: who waits for longer is turned away."""
 
-BOUNDED: Final = f"{QUEUED} for 15 s"
-"""The same with `admission.wait_seconds`: who waits for longer is turned away."""
+AT_ENGINES: Final = f"{DEFAULT}, at engines"
+"""The same with `admission.prefill_seconds` of 0: calls do not wait in the gateway."""
 
 BOUNDED_SECONDS: Final = 15.0
 """Three targets, so that the last of those who are served have their first token within four."""
@@ -31,11 +31,12 @@ Found = dict[float, Summary]
 
 
 def plan_of(name: str) -> WorldPlan:
-    if name in (QUEUED, BOUNDED):
-        wait_seconds = BOUNDED_SECONDS if name == BOUNDED else 10.0**6
-        limits = Limits(waiting=10**6, wait_seconds=wait_seconds, prefill_seconds=1.0)
-        return WorldPlan(DEFAULT, DEFAULT, targets=TARGETS, limits=limits.in_gateway(TARGETS))
-    return WorldPlan(name, name, targets=TARGETS)
+    if name in (DEFAULT, BOUNDED):
+        given = {"wait_seconds": BOUNDED_SECONDS} if name == BOUNDED else {}
+        limits = Limits.of(given, TARGETS, TARGETS)
+        return WorldPlan(DEFAULT, DEFAULT, targets=TARGETS, limits=limits)
+    policy = DEFAULT if name == AT_ENGINES else name
+    return WorldPlan(policy, policy, targets=TARGETS)
 
 
 def at_load(name: str, asks: Sequence[TraceCall], load: float) -> Summary:

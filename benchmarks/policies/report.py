@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.policies.measure import BOUNDED, BOUNDED_SECONDS, QUEUED
+from benchmarks.policies.measure import AT_ENGINES, BOUNDED, BOUNDED_SECONDS
 from benchmarks.policies.shapes import OfShape
 from pdgate.lab.simulator.bound import Bound
 from pdgate.lab.simulator.report import markdown
@@ -41,9 +41,10 @@ def part(
         "Simulated: the gateway's own scheduler over 8 prefill and",
         "8 decode engines with the speed of an 8B model on a large GPU each",
         "([how](../docs/simulate.md)). Goodput is the share of calls whose first token came within",
-        f"{seconds:g} s and whose others came within {milliseconds:g} ms on average. Ours is `{ours}`, the default for both roles;",
-        f"`{QUEUED}` is the same with `admission.prefill_seconds = 1`, so that calls wait in the gateway and not in engines;",
-        f"`{BOUNDED}` with `wait_seconds = {BOUNDED_SECONDS:g}` as well, so that who waits for longer is turned away (*lost*);",
+        f"{seconds:g} s and whose others came within {milliseconds:g} ms on average. Ours is `{ours}`, the default for both roles, where these targets",
+        "are set, so that calls wait in the gateway for them ([how](../docs/operations/admission-control.md#waiting-in-the-gateway));",
+        f"`{BOUNDED}` has `admission.wait_seconds = {BOUNDED_SECONDS:g}` as well, so that who waits for longer is turned away (*lost*);",
+        f"with `{AT_ENGINES}` (`admission.prefill_seconds = 0`) they wait at engines;",
         "the policies `cache_aware`, `dynamo` and `llm_d` model other routers",
         "([formulas and sources](peers/)), with our exact account and prefix index. All others turn",
         "nobody away, so in overload somebody waits: see TTFT p99.",
@@ -68,7 +69,16 @@ def part(
             "",
             markdown(dict(sorted(figures.items(), key=lambda one: -one[1].goodput))),
         ]
-    lines += ["", "### Made-up traces, each at its capacity", "", *_of_shapes(shapes)]
+    calls = next(iter(next(iter(shapes.values())).found.values())).calls
+    lines += [
+        "",
+        "### Made-up traces, each at its capacity",
+        "",
+        f"{calls} calls of each of [these](../lab/simulator/synthetic.py). Where decode is the bottleneck (`agents`, `chats`), the bound fills each",
+        "step to the last microsecond of the target, knows how long answers will be, and lets the last ones end after all have come.",
+        "",
+        *_of_shapes(shapes),
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from benchmarks.policies.measure import BOUNDED, QUEUED, at_load, plan_of
+from benchmarks.policies.measure import AT_ENGINES, BOUNDED, at_load, plan_of
 from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.summary import Summary
 from pdgate.lab.simulator.synthetic import SHAPES, conversations
@@ -15,7 +15,7 @@ from pdgate.scheduling.policy import DEFAULT
 
 SEED: Final = 11
 PER_SECOND: Final = 3.4
-SHOWN: Final = (QUEUED, BOUNDED, DEFAULT, "prefix_then_load", "lmetric")
+SHOWN: Final = (DEFAULT, BOUNDED, AT_ENGINES, "prefix_then_load", "lmetric")
 
 
 @dataclass(frozen=True, slots=True)

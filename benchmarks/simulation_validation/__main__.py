@@ -1,5 +1,5 @@
 """python -m benchmarks.simulation_validation [--calls N] [--per-second X] [--slow-motion X] [--policy NAME]
-    [--batch-share X --decode-concurrency N --give-way N]
+    [--batch-share X --decode-concurrency N --give-way N --ttft-target X]
 
 Exits with 1 if a figure is further off than ALLOWED.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,7 @@ from pdgate.lab.simulator.summary import summary
 from pdgate.lab.simulator.trace import BadTrace, read
 from pdgate.lab.simulator.world import WorldPlan, run
 from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.policy import DEFAULT
 from pdgate.scheduling.policy_context import Targets
 
 TRACE = Path(__file__).parents[3] / "shared/traces/conversation_trace.jsonl"
@@ -47,17 +49,21 @@ def main() -> None:
     parser.add_argument("--batch-share", type=float, default=0.0, help="calls of priority 7")
     parser.add_argument("--decode-concurrency", type=int, default=None)
     parser.add_argument("--give-way", type=int, default=0)
-    parser.add_argument("--ttft-target", type=float, default=1.0, help="without slow motion")
+    parser.add_argument("--ttft-target", type=float, help="calls wait for it; without slow motion")
     asked = parser.parse_args()
     try:
         asks = read(asked.trace)
     except BadTrace as error:
         sys.exit(str(error))
     calls = piece(asks, asked.calls, asked.per_second / asked.slow_motion, asked.batch_share)
-    targets = Targets(ttft_seconds=asked.ttft_target * asked.slow_motion)
-    limits = Limits(
-        decode_concurrency=asked.decode_concurrency, give_way=asked.give_way, wait_seconds=LONG
-    ).in_gateway(targets)
+    targets = Targets(ttft_seconds=(asked.ttft_target or 1.0) * asked.slow_motion)
+    given = {"give_way": asked.give_way, "wait_seconds": LONG}
+    if asked.decode_concurrency is not None:
+        given["decode_concurrency"] = asked.decode_concurrency
+    # Of a token no target is set.
+    waits = asked.ttft_target is not None or asked.give_way
+    kept = Targets(ttft_seconds=targets.ttft_seconds, tpot_seconds=inf) if waits else None
+    limits = Limits.of(given, targets, kept if asked.policy == DEFAULT else None)
     load = os.getloadavg()[0]
     with fleet(
         asked.policy, asked.prefills, asked.decodes, asked.slow_motion, flags_of(limits, targets)

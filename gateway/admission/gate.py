@@ -252,7 +252,8 @@ class Gate:
 
     def _begin_next(self, name: str, model: "WaitingModel") -> None:
         eligible, now = self.eligible(name or None), monotonic()
-        place = model.line.next(now if eligible is None else self._room.soonest(eligible, now))
+        soonest = now if eligible is None else self._room.soonest(eligible, now)
+        place = model.line.next(soonest, model.pace.tokens_per_second)
         waiter, _ = model.waiters.pop(place)
         self.line_length -= 1
         if waiter.cancelled():
@@ -263,7 +264,8 @@ class Gate:
         model.beginning += 1
         model.since = monotonic_ns()
         model.tell()
-        model.pace.began(monotonic(), others_wait=bool(model.line))
+        others_wait = bool(model.line)
+        model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
         waiter.set_result(None)
 
     def _check_outlook(

@@ -270,19 +270,25 @@ class AdmissionSection(Section, panel=LIMITS):
     ] = None
     """Share of its KV pages below which a decode engine begins no call."""
     prefill_seconds: Annotated[
-        Seconds | None, Setting("Seconds of reading at each; others wait.", "--prefill-queue")
+        SecondsOrZero | None,
+        Setting("Seconds of reading at each; others wait.", "--prefill-queue", "by the targets"),
     ] = None
     """What a prefill engine may have to read, in seconds. While all have more, calls wait in the
-    gateway, and those that can still be in time (targets.ttft_seconds) go before those that are late."""
+    gateway, and those that can still be in time (targets.ttft_seconds) go before those that are late. Unless it is set, it is a
+    fifth of targets.ttft_seconds where a target and no limit is set, and prefill_policy is slo; 0 for calls to wait at engines."""
     late_share: Annotated[
         Annotated[float, Field(ge=0, le=1)], Setting("Of reading, for late calls.")
     ] = 0.05
     """With prefill_seconds: of the time for which prompts are read that begin, what is for late calls while
     others wait that can be in time."""
-    waiting: Annotated[Count, Setting("Calls that may wait for a model.", "--max-waiting")] = 1000
-    """Calls that may wait for one model; others get 429."""
-    wait_seconds: Annotated[Seconds, Setting("Seconds that one may wait.", "--max-wait")] = 30.0
-    """The longest that one may wait."""
+    waiting: Annotated[
+        Count | None, Setting("Calls that may wait for a model.", "--max-waiting", "1000")
+    ] = None
+    """Calls that may wait for one model; others get 429. Unless it is set, 1000; as many as come where they wait for a target alone."""
+    wait_seconds: Annotated[
+        Seconds | None, Setting("Seconds that one may wait.", "--max-wait", "30")
+    ] = None
+    """The longest that one may wait. Unless it is set, 30; without end where calls wait for a target alone."""
     ttft_seconds: Annotated[
         Seconds | None, Setting("Seconds: refuse what is later.", "--max-ttft")
     ] = None
@@ -295,12 +301,17 @@ class AdmissionSection(Section, panel=LIMITS):
 
 
 class TargetsSection(Section, panel=SCHEDULING, on_reload=OnReload.TARGETS):
-    """What callers should get, for the policies that weigh engines by it. Nothing is refused."""
+    """What callers should get, for the policies that weigh engines by it. Nothing is refused. With the policy slo, calls wait
+    in the gateway for a target that is set here (admission.prefill_seconds)."""
 
-    ttft_seconds: Annotated[Seconds, Setting("For policies.", "--ttft-target")] = 5.0
-    """Until the first token."""
-    tpot_seconds: Annotated[Seconds, Setting("For policies.", "--tpot-target")] = 0.1
-    """Between two tokens after it."""
+    ttft_seconds: Annotated[
+        Seconds | None, Setting("Of a call; calls wait for it.", "--ttft-target", "5")
+    ] = None
+    """Until the first token. Unless it is set, policies take it for 5."""
+    tpot_seconds: Annotated[
+        Seconds | None, Setting("Of a token; calls wait for it.", "--tpot-target", "0.1")
+    ] = None
+    """Between two tokens after it. Unless it is set, policies take it for 0.1."""
 
 
 class PrefixIndexSection(Section, panel=LIMITS):

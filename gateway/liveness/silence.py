@@ -9,6 +9,7 @@ from typing import Protocol
 from pdgate.gateway.engine_metrics.page import MetricsPage
 from pdgate.gateway.liveness.question import Answered, Mute, PortRefused, Word
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.account import context_tokens_of
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.liveness import UNKNOWN_SECONDS_PER_TOKEN, Evidence
 
@@ -196,7 +197,8 @@ class WatchedEndpoints(Protocol):
 def _step(endpoint: Endpoint | None) -> float:
     if endpoint is None:
         return 0.0
-    return endpoint.latency.step_seconds(max(1, endpoint.answering), endpoint.tokens) or 0.0
+    batch = max(1, endpoint.answering)
+    return endpoint.latency.step_seconds(batch, context_tokens_of(endpoint, batch)) or 0.0
 
 
 def _is_its_own(leg: RunningLeg) -> bool:

@@ -28,6 +28,8 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.gateway.wiring.parts import encode_stage_of, limits_of, shares_of, steering_of
 from pdgate.protocols.instance import Instance, Role
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveCallPath:
@@ -94,13 +96,12 @@ class LiveCallPath:
 
     def _policies(self, before: Settings, wanted: Settings) -> Change:
         """Those that are named otherwise now; the others keep what they have learnt."""
-        return _all(
-            [
-                self._policy(role, key, wanted)
-                for role, key in policies.KEYS.items()
-                if getattr(before, key) != getattr(wanted, key)
-            ]
-        )
+        changes = [
+            self._policy(role, key, wanted)
+            for role, key in policies.KEYS.items()
+            if getattr(before, key) != getattr(wanted, key)
+        ]
+        return _all([*changes, self._limits(wanted)])
 
     def _models(self, before: Settings, wanted: Settings) -> Change:
         changes = [self._policies_of_models(wanted), self._times(wanted), self._intake(wanted)]
@@ -127,12 +128,15 @@ class LiveCallPath:
         return _all([*changes, self._policies_of_models(wanted), self._limits(wanted)])
 
     def _limits(self, wanted: Settings) -> Change:
-        """What is in time changes for calls that come; how many are let in does not."""
+        """What is in time changes for calls that come, and what engines may have to read and answer for that."""
 
         def change() -> None:
-            gate = self.core.gate
+            gate, limits = self.core.gate, limits_of(wanted)
             if gate is not None:
-                gate.put(limits_of(wanted))
+                gate.put(limits)
+            elif limits.any:
+                # What has no gate was built without one, as that costs calls nothing.
+                _log.warning("targets: calls wait in the gateway for them from the next start on")
 
         return change
 

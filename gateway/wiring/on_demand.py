@@ -90,11 +90,11 @@ def adaptive_roles(core: GatewayCore) -> Component | None:
         return None
     from pdgate.gateway.adaptive.adapting import Adapting
     from pdgate.gateway.adaptive.sides import Sides
+    from pdgate.gateway.policies import targets_of
     from pdgate.scheduling.roles import Roles
 
     def targets() -> Targets:
-        section = core.reload.settings.targets
-        return Targets(section.ttft_seconds, section.tpot_seconds)
+        return targets_of(core.reload.settings)
 
     store = store_of(settings, core.folder, "roles")
     if store is None and core.folder is not None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,7 +44,7 @@ from pdgate.gateway.intake import Intake
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.memory_limit import for_bodies
 from pdgate.gateway.metrics.call_stats import CallStats
-from pdgate.gateway.policies import Policies
+from pdgate.gateway.policies import Policies, targets_of
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.realtime.door import RealtimeDoor
 from pdgate.gateway.realtime.sessions import Sessions
@@ -65,6 +66,7 @@ from pdgate.gateway.ways import own_fields, ways
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.policy import DEFAULT
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 from pdgate.scheduling.scheduler import Scheduler
 
@@ -164,9 +166,12 @@ def feed_of(
 
 
 def limits_of(settings: Settings) -> Limits:
-    limits = Limits(**settings.admission.model_dump())
-    targets = Targets(settings.targets.ttft_seconds, settings.targets.tpot_seconds)
-    return limits.in_gateway(targets).shared_by(settings.listen.workers)
+    given = settings.admission.model_dump(exclude_none=True)
+    wanted = settings.targets.model_dump(exclude_none=True)
+    waits = bool(wanted) and settings.prefill_policy == DEFAULT
+    kept = Targets(wanted.get("ttft_seconds", inf), wanted.get("tpot_seconds", inf))
+    limits = Limits.of(given, targets_of(settings), kept if waits else None)
+    return limits.shared_by(settings.listen.workers)
 
 
 def gate_of(

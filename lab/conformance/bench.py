@@ -46,11 +46,12 @@ class Bench:
         self._queue = wanted.queue
         self._alone = wanted.alone
         self._salts = Random(wanted.salt) if wanted.salt else SystemRandom()
-        # Everything is asked directly: no proxy of the environment may come between.
+        # Everything is asked directly: no proxy of the environment may come between. Each time on a connection of its
+        # own: a kept one that an engine closes (after 5 s, by uvicorn's default) as it is asked again would be its failure.
         self._http = httpx2.AsyncClient(
             trust_env=False,
             timeout=httpx2.Timeout(CALL_SECONDS, connect=CONNECT_SECONDS),
-            limits=httpx2.Limits(max_connections=None),
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     @asynccontextmanager

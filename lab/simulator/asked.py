@@ -16,7 +16,7 @@ from pdgate.lab.simulator.trace import TraceCall, copied, in_batches, read
 from pdgate.protocols.instance import Role
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import Always, Auto, Never, SplitRule, UncachedTokensAbove
-from pdgate.scheduling.policy import load
+from pdgate.scheduling.policy import DEFAULT, load
 from pdgate.scheduling.policy_context import PolicyContext, Targets
 
 Shape = Literal["conversations", "agents", "chats", "documents", "bursts"]
@@ -131,21 +131,24 @@ def limits_of(
     decode_concurrency: int | None,
     prefill_queue: float | None,
     late_share: float,
-    max_wait: float,
+    max_wait: float | None,
     targets: Targets,
     give_way: int = 0,
-) -> Limits:
-    for flag, seconds in (("--prefill-queue", prefill_queue), ("--max-wait", max_wait)):
-        if seconds is not None and not 0 < seconds < float("inf"):
-            raise BadSimulatorFlag(f"{flag} must be a number of seconds above 0")
-    return Limits(
-        prefill_concurrency,
-        decode_concurrency,
-        wait_seconds=max_wait,
-        prefill_seconds=prefill_queue,
-        late_share=late_share,
-        give_way=give_way,
-    ).in_gateway(targets)
+) -> Callable[[str], Limits]:
+    """Limits of a prefill policy: with the default one calls wait for the targets, as where an operator has set them."""
+    if prefill_queue is not None and not prefill_queue < float("inf"):
+        raise BadSimulatorFlag("--prefill-queue must be a number of seconds, 0 for none")
+    if max_wait is not None and not 0 < max_wait < float("inf"):
+        raise BadSimulatorFlag("--max-wait must be a number of seconds above 0")
+    asked = {
+        "prefill_concurrency": prefill_concurrency,
+        "decode_concurrency": decode_concurrency,
+        "prefill_seconds": prefill_queue,
+        "wait_seconds": max_wait,
+    }
+    given = {key: value for key, value in asked.items() if value is not None}
+    given |= {"late_share": late_share, "give_way": give_way}
+    return lambda policy: Limits.of(given, targets, targets if policy == DEFAULT else None)
 
 
 def numbers_of(flag: str, text: str) -> list[float]:

@@ -1,7 +1,7 @@
 """The `simulate` command."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -69,14 +69,15 @@ def simulate(
         int | None, _option(POLICIES, "Calls at a decode engine; others wait.", min=1)
     ] = None,
     prefill_queue: Annotated[
-        float | None, _option(POLICIES, "Seconds of reading at each engine; others wait.")
+        float | None,
+        _option(POLICIES, "Seconds of reading at each engine; others wait. 0: at engines.", min=0),
     ] = None,
     late_share: Annotated[
         float, _option(POLICIES, "Of reading, for late calls that wait.", min=0, max=1)
     ] = Limits().late_share,
-    max_wait: Annotated[float, _option(POLICIES, "Seconds that one may wait.")] = (
-        Limits().wait_seconds
-    ),
+    max_wait: Annotated[
+        float | None, _option(POLICIES, "Seconds that one may wait; else 429.")
+    ] = None,
     give_way: Annotated[
         int, _option(POLICIES, "Times that a low call may, for urgent ones.", min=0)
     ] = 0,
@@ -115,6 +116,11 @@ def simulate(
         scales = asked.numbers_of("--scale", scale)
         engines = asked.engines_of(prefills, decodes, both, encoders)
         hardware = asked.hardware_of(engine, engine_speed)
+        limits_of = asked.limits_of(
+            *(prefill_concurrency, decode_concurrency, prefill_queue),
+            *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
+            give_way,
+        )
         base = WorldPlan(
             prefills=prefills,
             decodes=decodes,
@@ -124,11 +130,6 @@ def simulate(
             hardware=asked.with_figures(hardware, engine_figure or ()),
             targets=asked.targets_of(ttft_target, tpot_target),
             rule=asked.rule_of(disaggregate, uncached_tokens),
-            limits=asked.limits_of(
-                *(prefill_concurrency, decode_concurrency, prefill_queue),
-                *(late_share, max_wait, asked.targets_of(ttft_target, tpot_target)),
-                give_way,
-            ),
             outages=asked.outages_of(kill or (), engines),
             staged=staged,
             seed=seed,
@@ -139,7 +140,7 @@ def simulate(
     except (asked.BadSimulatorFlag, BadTrace) as error:
         typer.echo(f"pdgate simulate: {error}", err=True)
         raise typer.Exit(2) from None
-    plans = _plans(base, pairs)
+    plans = _plans(base, pairs, limits_of)
     several = cases(_in_both_modes(plans) if compare_modes else plans, scales)
     ran = _run(several, asks, processes)
     figures = [summary(one) for one in ran]
@@ -167,10 +168,12 @@ def _make(folder: Path) -> None:
         raise asked.BadSimulatorFlag(f"--out {folder} cannot be made: {error.strerror}") from None
 
 
-def _plans(base: WorldPlan, pairs: Sequence[tuple[str, str]]) -> dict[str, WorldPlan]:
+def _plans(
+    base: WorldPlan, pairs: Sequence[tuple[str, str]], limits_of: Callable[[str], Limits]
+) -> dict[str, WorldPlan]:
     return {
         prefill if prefill == decode else f"{prefill}+{decode}": replace(
-            base, prefill_policy=prefill, decode_policy=decode
+            base, prefill_policy=prefill, decode_policy=decode, limits=limits_of(prefill)
         )
         for prefill, decode in pairs
     }

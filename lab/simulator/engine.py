@@ -61,6 +61,7 @@ class SimulatedEngine:
         self._run: Run | None = None
         self._chunks: list[tuple[SimulatedJob, int]] = []
         self._aborted: list[SimulatedJob] = []
+        self._watched: dict[SimulatedJob, None] = {}
         self._ending = False
 
     @property
@@ -152,6 +153,10 @@ class SimulatedEngine:
         self._look()
         return made
 
+    def watch(self, job: SimulatedJob) -> None:
+        """Tell `JobListener.stepped` of it from the next step on."""
+        self._watched[job] = None
+
     def let_go(self, job: SimulatedJob) -> None:
         """What it kept has been fetched, or will not be."""
         if job.state is SimulatedState.KEPT:
@@ -214,7 +219,11 @@ class SimulatedEngine:
         self.step_seconds = (now - run.began) / steps
         self._run, self._ending = None, True
         self.kv.grow(len(self._batch) * steps)
-        for job in self._batch.advance(steps):
+        fresh = self._batch.advance(steps)
+        for job in self._watched:
+            if job.state is SimulatedState.DECODING:
+                job.heard.stepped(job, steps)
+        for job in fresh:
             job.heard.first_token(job)
         for job in self._aborted:
             if job.state is SimulatedState.DECODING:
@@ -309,6 +318,7 @@ class SimulatedEngine:
 
     def _release(self, job: SimulatedJob, answered_tokens: int = 0) -> None:
         job.state = SimulatedState.OVER
+        self._watched.pop(job, None)
         if job.share is not None:
             self.kv.release(job.share, answered_tokens)
             job.share = None
@@ -320,6 +330,8 @@ class _Nobody:
     def load(self, job: SimulatedJob, missing_tokens: int) -> None: ...
 
     def first_token(self, job: SimulatedJob) -> None: ...
+
+    def stepped(self, job: SimulatedJob, steps: int) -> None: ...
 
     def ended(self, job: SimulatedJob) -> None: ...
 

@@ -37,7 +37,7 @@ class SimulatedGate:
         self._waiting: dict[LinePlace, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._since: dict[LinePlace, float] = {}
         self._begun = 0
-        self._ticks = False
+        self._ticks = self._looking = False
         self._giving = SimulatedGivingWay(
             limits, agenda, lambda: endpoints.eligible(None), self._gave_way
         )
@@ -82,6 +82,10 @@ class SimulatedGate:
 
     def look(self) -> None:
         """Let calls in for which there is room by now."""
+        if self._looking:
+            # One that begins has let go of an engine (it is not split), which the next turn of the loop sees.
+            return
+        self._looking = True
         while (self._line or self._giving.paused) and self._has_room():
             again = self._giving.lets_in(self._line)
             if again is not None:
@@ -89,11 +93,13 @@ class SimulatedGate:
                 again.go_on()
                 continue
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
-            place = self._line.next(soonest)
+            place = self._line.next(soonest, self._pace.tokens_per_second)
             begin, _ = self._waiting.pop(place)
             del self._since[place]
-            self._pace.began(self._agenda.now, others_wait=bool(self._line))
+            others_wait = bool(self._line)
+            self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
             begin()
+        self._looking = False
 
     def _begin(self, journey: PausableJourney, begin: Callable[[], None]) -> None:
         self._begun += 1

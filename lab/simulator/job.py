@@ -35,6 +35,9 @@ class JobListener(Protocol):
 
     def first_token(self, job: "SimulatedJob") -> None: ...
 
+    def stepped(self, job: "SimulatedJob", steps: int) -> None:
+        """A watched one has a token of each of these steps; its first one is not among them."""
+
     def ended(self, job: "SimulatedJob") -> None:
         """All its tokens are there."""
 

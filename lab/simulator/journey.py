@@ -83,6 +83,7 @@ class Journey:
         self._reader: SimulatedJob | None = None
         self._answerer: SimulatedJob | None = None
         self._watch: StreamWatch | None = None
+        self._pieces = 0
         self._said = 0
 
     def begin(self) -> None:
@@ -259,6 +260,13 @@ class Journey:
         self._watch = watch
         if watch is not None:
             watch.pieces(1, now)
+            self._pieces = 1
+            self._roads.engines[self._decode.instance.id].watch(job)
+
+    def stepped(self, job: SimulatedJob, steps: int) -> None:
+        if self._watch is not None and job is self._answerer:
+            self._watch.pieces(steps, self._roads.agenda.now)
+            self._pieces += steps
 
     def ended(self, job: SimulatedJob) -> None:
         if job is self._reader:
@@ -266,8 +274,8 @@ class Journey:
             return
         roads = self._roads
         self.outcome.ended, self.outcome.why = roads.agenda.now, ""
-        if self._watch is not None:
-            self._watch.pieces(job.answer_tokens - 1, roads.agenda.now)
+        if self._watch is not None and self._pieces < job.answer_tokens:
+            self._watch.pieces(job.answer_tokens - self._pieces, roads.agenda.now)
         if self._decode is not None:
             roads.scheduler.report(self._decode.instance, None)
         self._forget(Reservation.end)

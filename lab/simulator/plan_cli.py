@@ -13,9 +13,6 @@ from pdgate.lab.simulator.trace import BadTrace, faster
 from pdgate.lab.simulator.world import WorldPlan
 from pdgate.scheduling.admission import Limits
 
-UNLIMITED = Limits(waiting=10**9, wait_seconds=10.0**9, prefill_seconds=1.0)
-"""Calls wait in the gateway, and none is turned away."""
-
 
 def plan(
     trace: Annotated[
@@ -44,7 +41,7 @@ def plan(
         base = WorldPlan(
             hardware=asked.hardware_of(engine, engine_speed),
             targets=targets,
-            limits=UNLIMITED.in_gateway(targets),
+            limits=Limits.of({}, targets, targets),
             seed=seed,
         )
         asks = faster(asked.calls_of(trace, calls, 1, seed, shape), scale)

@@ -4,8 +4,7 @@
     too few                  one more of either side is tried, and the side stays that has more calls in time
     enough                   one less of either side is tried, until that is too few on both
 
-Each is a whole simulation with the default policy and calls that wait in the gateway
-(admission.prefill_seconds), so that a queue at one engine is not taken for a lack of engines.
+Each is a whole simulation with the default policy, with which calls wait in the gateway for the targets, so that a queue at one engine is not taken for a lack of engines.
 """
 
 from collections.abc import Callable, Sequence

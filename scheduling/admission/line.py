@@ -11,21 +11,37 @@ not: served in turn, they would make those late that come behind them, and under
 turns among themselves. Lest they wait for as long as others come, a share of the time for which prompts are
 read is theirs.
 
+Of a tenant's calls that can be in time, but not all, the longest go last (longest.py): in turn, one long prompt would
+make ten short ones late. That is among its own, so no tenant has less of the turns for it.
+
 How long one that joins will wait: those before it, at the pace of late. That is the mean time between
 two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
 nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
 at a time, so the time since the last one is one of these times and not all of them.
 """
 
-from collections import deque
+from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.priority import ORDINARY
+from pdgate.scheduling.admission.longest import longest_of
 
 REMEMBERED: Final = 20
+
+TOKENS_REMEMBERED: Final = 100
+"""As their lengths differ more than their times: with the last 20 one long prompt makes all others look late."""
+
+PLANNED_SECONDS: Final = 0.1
+"""For which it holds who goes last."""
+
+LOOKED_AT: Final = 1000
+"""Calls that can be in time, the first of them, of which it is found out who goes last: half a millisecond."""
+
+NONE: Final[frozenset["LinePlace"]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -53,42 +69,47 @@ class LinePlace:
 
 @dataclass(slots=True)
 class _Turns:
-    """Tenants that take turns.
+    """Tenants that take turns, each with a queue of which any call can leave at once: a line may be long.
 
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
         now: Where the turn served last began; a tenant that joins begins no earlier.
     """
 
-    tenants: dict[str, deque[LinePlace]] = field(default_factory=dict)
+    tenants: dict[str, OrderedDict[LinePlace, None]] = field(default_factory=dict)
     had: dict[str, int] = field(default_factory=dict)
     now: int = 0
 
     def add(self, place: LinePlace) -> None:
         queue = self.tenants.get(place.tenant)
         if queue is None:
-            queue = self.tenants[place.tenant] = deque()
+            queue = self.tenants[place.tenant] = OrderedDict()
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
-        queue.append(place)
+        queue[place] = None
 
-    def first(self) -> LinePlace:
-        """Whose turn it is."""
-        return self.tenants[min(self.tenants, key=self.had.__getitem__)][0]
+    def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
+        """Whose turn it is. `last`: those who have theirs when no other waits."""
+        had, found = self.had, None
+        for tenant, queue in self.tenants.items():
+            if found is None or had[tenant] < had[found.tenant]:
+                found = next((place for place in queue if place not in last), found)
+        return found or next(iter(self.tenants[min(self.tenants, key=had.__getitem__)]))
 
     def take(self, place: LinePlace) -> None:
-        """Serve the first of the line."""
+        """Serve the one whose turn it is."""
         tenant = place.tenant
-        self.tenants[tenant].popleft()
+        del self.tenants[tenant][place]
         self.now = self.had[tenant]
         self.had[tenant] += max(place.tokens, 1)
         self._tidy(tenant)
 
     def drop(self, place: LinePlace) -> None:
-        self.tenants[place.tenant].remove(place)
+        del self.tenants[place.tenant][place]
         self._tidy(place.tenant)
 
     def newest_of_the_longest(self) -> LinePlace:
-        return max(self.tenants.values(), key=len)[-1]
+        longest = max(self.tenants, key=lambda tenant: len(self.tenants[tenant]))
+        return next(reversed(self.tenants[longest]))
 
     def _tidy(self, tenant: str) -> None:
         """What a tenant has had is forgotten once it would not set it back."""
@@ -111,21 +132,28 @@ class _Level:
         in_time: Those that can be in time, when that was last looked at.
         late: The others.
         owed: Seconds for which late ones may be read, though others wait.
+        longest: Of those that can be in time, who goes last, as of `planned`, monotonic seconds.
     """
 
     in_time: _Turns = field(default_factory=_Turns)
     late: _Turns = field(default_factory=_Turns)
     owed: float = 0.0
+    longest: frozenset[LinePlace] = NONE
+    planned: float = -inf
 
     @property
     def last(self) -> _Turns:
         """The one of the two which is served last; without any there is nothing."""
         return self.late if self.late.tenants else self.in_time
 
-    def take(self, now: float, late_share: float) -> LinePlace:
+    def take(
+        self, now: float, late_share: float, tokens_per_second: float | None = None
+    ) -> LinePlace:
         in_time, late = self.in_time, self.late
+        if tokens_per_second is not None and now >= self.planned + PLANNED_SECONDS:
+            self._plan(now, tokens_per_second)
         while in_time.tenants:
-            place = in_time.first()
+            place = in_time.first(self.longest)
             if place.due < now:
                 # Not served, so its tenant's turn it is still.
                 in_time.drop(place)
@@ -141,6 +169,19 @@ class _Level:
         place = late.first()
         late.take(place)
         return place
+
+    def _plan(self, now: float, tokens_per_second: float) -> None:
+        """Find out who is late, and who goes last of the others, where tenants have equal parts of the pace."""
+        self.planned = now
+        for place in [p for queue in self.in_time.tenants.values() for p in queue if p.due < now]:
+            self.in_time.drop(place)
+            self.late.add(place)
+        queues = self.in_time.tenants.values()
+        tenants = max(1, len(queues))
+        each, first = tokens_per_second / tenants, LOOKED_AT // tenants
+        self.longest = NONE.union(
+            *(longest_of(islice(queue, first), now, each) for queue in queues)
+        )
 
     def of(self, place: LinePlace) -> _Turns:
         """Turns among which a call waits."""
@@ -165,12 +206,15 @@ class Line:
         self._levels.setdefault(place.urgency, _Level()).in_time.add(place)
         self._waiting.add(place)
 
-    def next(self, now: float = -inf) -> LinePlace:
-        """Takes the one whose turn it is. Raises LookupError if no call waits."""
+    def next(self, now: float = -inf, tokens_per_second: float | None = None) -> LinePlace:
+        """Takes the one whose turn it is. Raises LookupError if no call waits.
+
+        `tokens_per_second`: of prompts of calls that begin, if that is known (Pace).
+        """
         if not self._waiting:
             raise LookupError("no call waits")
         level = self._levels[self.most_urgent()]
-        place = level.take(now, self.late_share)
+        place = level.take(now, self.late_share, tokens_per_second)
         self._waiting.remove(place)
         return place
 
@@ -208,18 +252,28 @@ class Line:
 class Pace:
     """Time between two beginnings, from which the wait of one that joins follows."""
 
-    __slots__ = ("_last", "_seconds")
+    __slots__ = ("_last", "_seconds", "_sum_seconds", "_sum_tokens")
 
     def __init__(self) -> None:
         self._last: float | None = None
         self._seconds: float | None = None
+        # Of those that began of late; what is longer ago counts less.
+        self._sum_seconds = self._sum_tokens = 0.0
 
-    def began(self, now: float, *, others_wait: bool) -> None:
-        """One that had waited began at `now`, monotonic seconds."""
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Of the prompts of those that begin; None while nothing is known."""
+        return self._sum_tokens / self._sum_seconds if self._sum_seconds else None
+
+    def began(self, now: float, *, others_wait: bool, tokens: int = 0) -> None:
+        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds."""
         if self._last is not None:
             took = now - self._last
             known = self._seconds
             self._seconds = took if known is None else known + (took - known) / REMEMBERED
+            kept = 1 - 1 / TOKENS_REMEMBERED
+            self._sum_seconds = self._sum_seconds * kept + took
+            self._sum_tokens = self._sum_tokens * kept + tokens
         self._last = now if others_wait else None
 
     def wait(self, before: int, now: float) -> float | None:

@@ -10,6 +10,9 @@ Calls are counted against decode from their start, not when decode gets them: wh
 computed must be taken by some decode engine. What engines say of their KV pages is a few seconds
 old, so it only stops a call; it never lets more begin than the counts do.
 
+Of more than ALL engines so many are looked at, and the next ones if these have no room: one look at a large fleet that is
+full would cost as much as twenty calls, and there is one whenever an engine is let go.
+
 Workers of one gateway take turns for a place, and replicas cannot: each has the limits for itself.
 """
 
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance, Role
 from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
@@ -27,6 +30,7 @@ from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import calls_of_this_gateway
 from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
+from pdgate.scheduling.pipeline.shortlist import ALL
 
 ALONE: Final = 2.0
 
@@ -58,6 +62,19 @@ NEVER: Final = Ample(0, Endpoint(Instance("", "", PLAIN, "")), 0)
 class Room:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._turned = dict.fromkeys(Role, 0)
+
+    def _some(self, engines: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        count = len(engines)
+        if count <= ALL:
+            return engines
+        begin = self._turned[engines[0].instance.role] % count
+        return [*engines[begin : begin + ALL], *engines[: max(0, begin + ALL - count)]]
+
+    def _has_none(self, engines: Sequence[Endpoint]) -> bool:
+        """Return False, and look at the next ones from now on."""
+        self._turned[engines[0].instance.role] += ALL
+        return False
 
     def ample(self, eligible: EligibleSet) -> Ample:
         """What `for_one_more` says yes to, where there are no other processes."""
@@ -108,8 +125,8 @@ class Room:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
         most = self._limits.step_seconds
-        if most is not None and not any(steps_in(most, engine) for engine in engines):
-            return False
+        if most is not None and not any(steps_in(most, engine) for engine in self._some(engines)):
+            return self._has_none(engines)
         if limit is not None:
             places = limit * len(engines)
             if begun + others.begun >= places:
@@ -143,13 +160,12 @@ class Room:
             return True
         # Each that begins takes an engine, as far as is known until it has reserved one.
         without_place = beginning
-        for engine in engines:
-            # One that has nothing to read has room, whatever it takes to begin.
-            if not unread_tokens_there(engine) or waiting_seconds(engine) < most:
+        for engine in self._some(engines):
+            if reads_soon(most, engine):
                 without_place -= 1
                 if without_place < 0:
                     return True
-        return False
+        return self._has_none(engines)
 
     def due(
         self, eligible: EligibleSet, tokens: int, now: float, cached: Mapping[str, int] = NOTHING
@@ -162,14 +178,18 @@ class Room:
         engines = _readers(eligible)
         if self._limits.in_time_seconds == inf or not engines:
             return inf, 0.0
-        seconds = min(alone_seconds(e, tokens - cached.get(e.instance.id, 0)) for e in engines)
+        some = self._some(engines)
+        if cached and some is not engines:
+            some = [*some, *(e for e in engines if e.instance.id in cached)]
+        seconds = min(alone_seconds(e, tokens - cached.get(e.instance.id, 0)) for e in some)
         return now + self._limits.in_time_seconds - seconds, seconds
 
     def soonest(self, eligible: EligibleSet, now: float) -> float:
         """Time at which the engine that has least to read has read it."""
         if self._limits.in_time_seconds == inf:
             return now
-        return now + min((waiting_seconds(e) for e in _readers(eligible)), default=0.0)
+        some = self._some(_readers(eligible))
+        return now + min((waiting_seconds(e) for e in some), default=0.0)
 
 
 def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
@@ -198,16 +218,30 @@ def kv_free_of(engine: Endpoint) -> float:
     return 1.0 if status is None or status.kv_free is None else status.kv_free
 
 
+def reads_soon(most: float, engine: Endpoint) -> bool:
+    """Whether what it has to read takes less; one that has nothing of ours has room, whatever it says of others.
+
+    What any prompt takes it to begin with is no queue: of an engine for which that is long, calls would come one at a time.
+    """
+    if not engine.unread_tokens:
+        return True
+    begins = engine.latency.prefill_seconds(0, 0.0) or 0.0
+    return waiting_seconds(engine) < max(most, ALONE * begins)
+
+
 def steps_in(most: float, engine: Endpoint, fewer_calls: int = 0, fewer_tokens: int = 0) -> bool:
     """Whether a step with one answer more takes no longer; or not twice as long as that answer's alone, where that
     takes long: else a target that no engine can keep would leave all of them without calls.
 
     `fewer_calls`, `fewer_tokens`: what is there now and would not be.
     """
-    calls = max(0, calls_there(engine) - fewer_calls)
+    if engine.calls <= fewer_calls:
+        # Whatever it says of others.
+        return True
+    calls = calls_there(engine) - fewer_calls
     tokens = max(0, engine.tokens + max(0, engine.beyond.kv_tokens) - fewer_tokens)
-    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // (calls or 1))
-    if not calls or expected is None or expected <= most:
+    expected = engine.latency.step_seconds(calls + 1, tokens + tokens // calls)
+    if expected is None or expected <= most:
         return True
     alone = engine.latency.step_seconds(1, tokens // calls)
     return alone is not None and alone > HARDLY_IN_TIME * most and expected <= ALONE * alone

@@ -80,12 +80,13 @@ def test_ours_are_found_by_the_same_name(made: Made) -> None:
     assert type(made("round_robin")).__name__ == "RoundRobin"
 
 
-def test_only_the_queued_variant_keeps_calls_waiting_in_the_gateway() -> None:
-    from benchmarks.policies.measure import QUEUED, plan_of
+def test_calls_wait_in_the_gateway_for_the_targets_with_the_default_policy_alone() -> None:
+    from benchmarks.policies.measure import AT_ENGINES, plan_of
 
-    assert plan_of(QUEUED).limits.any
-    assert plan_of(QUEUED).prefill_policy == plan_of("slo").prefill_policy
-    assert not plan_of("slo").limits.any
+    assert plan_of("slo").limits.any
+    assert plan_of(AT_ENGINES).prefill_policy == "slo"
+    assert not plan_of(AT_ENGINES).limits.any
+    assert not plan_of("lmetric").limits.any
 
 
 def test_a_part_of_results_is_replaced_and_others_stay(tmp_path: Path) -> None:

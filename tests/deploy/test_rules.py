@@ -70,6 +70,40 @@ def test_every_alert_fires_when_it_should_and_not_else(promtool: str, tmp_path: 
     run(promtool, "test", "rules", *tmp_path.glob("every-*.yaml"))
 
 
+@pytest.mark.parametrize("waiting", [0, 30], ids=["no gate", "calls wait"])
+def test_engines_are_scaled_by_calls_that_wait_in_the_gateway_as_well(
+    promtool: str, tmp_path: Path, waiting: int
+) -> None:
+    """Where they wait for a target, engines have few, however many come."""
+    import yaml
+
+    file = FOLDER.parent / "kubernetes/components/autoscaling/adapter-rules.yaml"
+    expected = {"pdgate_prefill_calls": 3 + waiting, "pdgate_decode_calls": 9 + waiting}
+    series = {
+        'pdgate_instance_calls{namespace="llm",role="prefill",instance="p0"}': 1,
+        'pdgate_instance_calls{namespace="llm",role="prefill",instance="p1"}': 2,
+        'pdgate_instance_calls{namespace="llm",role="decode",instance="d0"}': 9,
+        'pdgate_instance_calls{namespace="other",role="decode",instance="d0"}': 100,
+    }
+    if waiting:
+        series |= {'pdgate_calls_waiting{namespace="llm",model="m"}': waiting}
+    asked = [
+        {
+            "expr": rule["metricsQuery"]
+            .replace("<<.LabelMatchers>>", 'namespace="llm"')
+            .replace("<<.GroupBy>>", "namespace"),
+            "eval_time": "1m",
+            "exp_samples": [{"labels": '{namespace="llm"}', "value": expected[rule["name"]["as"]]}],
+        }
+        for rule in yaml.safe_load(file.read_text())
+    ]
+    inputs = [{"series": name, "values": f"{value}x2"} for name, value in series.items()]
+    unit = {"interval": "1m", "input_series": inputs, "promql_expr_test": asked}
+    (tmp_path / "scaling.yaml").write_text(json.dumps({"rule_files": [], "tests": [unit]}))
+
+    run(promtool, "test", "rules", tmp_path / "scaling.yaml")
+
+
 def units(case: Case, rule: Rule) -> list[dict[str, object]]:
     """In promtool's words: one where it fires, one where it does not."""
     alert = {

@@ -8,6 +8,7 @@ from pdgate.scheduling.account import (
     Account,
     beyond,
     calls_there,
+    context_tokens_of,
     kv_free_after,
     told,
     unlearnt,
@@ -60,11 +61,26 @@ def test_calls_of_ours_that_the_engine_speaks_of_count_once() -> None:
 
 def test_calls_that_begin_or_end_while_it_is_asked_are_taken_for_ours() -> None:
     endpoint = Endpoint(P0, calls=2, unread_tokens=20)
-    asked = Account(calls=8, tokens=80, unread_tokens=80)
+    asked = Account(calls=8, tokens=80, unread_tokens=80, unread_prompts=80)
 
     told(endpoint, Status(running=8, queued_tokens=80), asked)
 
     assert endpoint.beyond == NOTHING
+
+
+def test_prompts_of_ours_that_are_cached_there_are_not_others() -> None:
+    """An engine looks what of a prompt it has when it begins with it: all of those that wait are queued until then."""
+    endpoint = Endpoint(P0, calls=4, tokens=8000, unread_tokens=400)
+    says(endpoint, Status(running=1, waiting=3, queued_tokens=7900))
+
+    assert unread_tokens_there(endpoint) == 400
+
+
+def test_prompts_that_it_answers_already_are_not_among_what_it_has_queued() -> None:
+    endpoint = Endpoint(P0, calls=4, answering=3, tokens=8000, unread_tokens=400)
+    says(endpoint, Status(running=3, waiting=1, queued_tokens=5000))
+
+    assert unread_tokens_there(endpoint) == 400 + 5000 - 2000
 
 
 def test_who_says_that_it_is_idle_has_our_calls_all_the_same() -> None:
@@ -191,3 +207,15 @@ def test_who_answers_and_has_not_shown_its_pace_is_asked_soon() -> None:
 
     assert asked == answering[: len(asked)]
     assert 1 < len(asked) < len(answering)
+
+
+def test_calls_that_are_still_with_prefill_are_not_taken_for_what_its_steps_attend_to() -> None:
+    endpoint = Endpoint(D0, calls=12, answering=8, tokens=120_000)
+    for batch in range(1, 9):
+        endpoint.calls, endpoint.answering, endpoint.tokens = batch + 4, batch, 10_000 * (batch + 4)
+        for _ in range(3):
+            says(endpoint, Status(running=batch, step_seconds=0.01 + 1e-7 * 10_000 * batch))
+
+    expected = endpoint.latency.step_seconds(8, 80_000)
+    assert expected == pytest.approx(0.018, rel=0.02)
+    assert context_tokens_of(endpoint, 8) == 80_000

@@ -48,10 +48,10 @@ class Worker:
                 await turn.come()
             return stack.pop_all()
 
-    def reserve(self) -> Reservation:
+    def reserve(self, tokens: int = 10) -> Reservation:
         endpoint = self.endpoints.get("p")
         assert endpoint is not None
-        return Reservation(endpoint, 10, reads=True)
+        return Reservation(endpoint, tokens, reads=True)
 
 
 @contextmanager
@@ -150,3 +150,17 @@ async def test_a_worker_that_hangs_loses_its_turn(
         assert not hangs.done()
         hangs.cancel()
         await asyncio.wait([hangs])
+
+
+async def test_what_prefill_has_to_read_for_one_keeps_the_calls_of_the_other_waiting(
+    tmp_path: Path,
+) -> None:
+    with two(tmp_path, AdmissionSection(prefill_seconds=1.0)) as (one, other):
+        reading = one.reserve(50_000)
+        waits = other.begin()
+        await waiting.until(lambda: other.gate.line_length == 1, "a call that waits")
+        assert not waits.done()
+
+        reading.end()
+
+        await (await waits).aclose()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import httpx2
 import pytest
 
-from pdgate.gateway.config.sections import AdmissionSection
+from pdgate.gateway.config.sections import AdmissionSection, TargetsSection
 from pdgate.gateway.policies import Policies
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Role
@@ -78,6 +78,25 @@ async def test_the_next_prompt_is_read_as_soon_as_prefill_is_done_with_one() -> 
         await answer(await decode.next())
         await answer(await decode.next())
         assert [(await call).status_code for call in calls] == [200, 200]
+
+
+async def test_calls_wait_for_a_target_that_is_set_until_prefill_has_read_what_it_has() -> None:
+    """While no engine has shown how fast it is, 10,000 tokens count as a second."""
+    prefill = Held()
+    engines = Engine(Role.PREFILL, prefill), Engine(Role.DECODE)
+    targets = TargetsSection(ttft_seconds=5)
+    async with gateway_of(*engines, targets=targets) as gateway:
+        long = [{"role": "user", "content": "word " * 12_000}]
+        calls = [asyncio.create_task(gateway.chat(messages=long)) for _ in range(3)]
+        reading = await prefill.next()
+        await until_waiting(gateway, 2)
+
+        for _ in range(2):
+            await answer(reading, PREFILLED)
+            reading = await prefill.next()
+        await answer(reading, PREFILLED)
+
+        assert [(await call).status_code for call in calls] == [200, 200, 200]
 
 
 async def test_the_more_urgent_call_is_served_first() -> None:

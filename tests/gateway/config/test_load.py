@@ -16,6 +16,8 @@ from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.complaints import known_keys
 from pdgate.gateway.config.rules import rule_of
 from pdgate.gateway.config.sections import DisaggregationSection
+from pdgate.gateway.policies import targets_of
+from pdgate.gateway.wiring.parts import limits_of
 from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.disaggregation import UncachedTokensAbove
 from pdgate.scheduling.policy_context import Targets
@@ -203,8 +205,8 @@ def test_what_parts_take_unless_told_is_what_the_settings_declare() -> None:
     ruled = DisaggregationSection(rule="uncached_tokens_above")
 
     assert rule_of(ruled) == UncachedTokensAbove()
-    assert Targets(**Settings().targets.model_dump()) == Targets()
-    assert Limits(**Settings().admission.model_dump()) == Limits()
+    assert targets_of(Settings()) == Targets()
+    assert limits_of(Settings()) == Limits()
 
 
 def test_engines_that_one_process_joins_have_a_gateway_of_one_worker() -> None:

@@ -215,6 +215,15 @@ async def test_new_targets_make_policies_anew(site: Site) -> None:
     assert (await site.gateway.chat()).status_code == 200
 
 
+async def test_calls_wait_for_targets_from_the_next_start_on(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway that was started without any has no place where calls wait."""
+    await site.becomes(targets=TargetsSection(ttft_seconds=1.0))
+
+    assert "targets: calls wait in the gateway for them from the next start on" in caplog.text
+
+
 async def test_what_an_operator_has_said_goes_before_the_file(site: Site) -> None:
     path = "/admin/disaggregation"
     await site.gateway.http.put(path, json={"rule": "auto"}, headers=KNOWN)

@@ -38,6 +38,8 @@ class Told:
     end: float | None = None
     broken: float | None = None
     missing: list[int] = field(default_factory=list)
+    watched: bool = False
+    steps: list[tuple[float, int]] = field(default_factory=list)
 
     def load(self, job: SimulatedJob, missing_tokens: int) -> None:
         self.missing.append(missing_tokens)
@@ -46,6 +48,11 @@ class Told:
     def first_token(self, job: SimulatedJob) -> None:
         assert self.first is None
         self.first = self.agenda.now
+        if self.watched:
+            self.engine.watch(job)
+
+    def stepped(self, job: SimulatedJob, steps: int) -> None:
+        self.steps.append((self.agenda.now, steps))
 
     def ended(self, job: SimulatedJob) -> None:
         assert self.end is None
@@ -108,6 +115,20 @@ def test_a_call_that_was_handed_over_has_its_first_token_a_step_after_its_kv() -
 
     assert told.missing == [800]
     assert (told.first, told.end) == (3.5, 6.5)
+
+
+def test_a_watched_call_is_told_of_steps_after_its_first_token() -> None:
+    """Together while nothing comes between; and one by one while a prompt is read."""
+    bench = Bench()
+    told, _ = bench.take_over(0, prompt=100, answer=9)
+    told.watched = True
+    bench.read(3.5, prompt=1500, answer=1)
+
+    bench.agenda.run()
+
+    assert (told.first, told.end) == (1.0, 22.0)
+    # 999 tokens of the prompt, as the answer has its own, and 501.
+    assert told.steps == [(4.0, 3), (13.99, 1), (19.0, 1), (22.0, 3)]
 
 
 def test_who_comes_while_a_step_runs_joins_with_the_next() -> None:

@@ -7,15 +7,15 @@ from typer.testing import CliRunner
 
 from pdgate.__main__ import app
 from pdgate.lab.simulator.bound.needs import needs
-from pdgate.lab.simulator.plan_cli import UNLIMITED
 from pdgate.lab.simulator.planning import planned
 from pdgate.lab.simulator.synthetic import conversations
 from pdgate.lab.simulator.trace import TraceCall, faster
 from pdgate.lab.simulator.world import WorldPlan, run
+from pdgate.scheduling.admission import Limits
 from pdgate.scheduling.policy_context import Targets
 
 TARGETS = Targets(5.0, 0.025)
-BASE = WorldPlan(targets=TARGETS, limits=UNLIMITED.in_gateway(TARGETS))
+BASE = WorldPlan(targets=TARGETS, limits=Limits.of({}, TARGETS, TARGETS))
 
 
 def test_it_is_enough_and_one_engine_less_of_either_side_is_not() -> None:

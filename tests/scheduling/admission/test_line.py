@@ -132,3 +132,44 @@ def test_who_is_late_may_leave_and_gives_way_first() -> None:
 
     assert line.gives_way(LinePlace()) is late
     assert len(line) == 2
+
+
+def test_who_would_make_many_late_goes_after_them() -> None:
+    long = LinePlace(tokens=5000, due=6.0)
+    short = [LinePlace(tokens=500, due=4.0) for _ in range(5)]
+    line = line_of(long, *short)
+
+    served = [line.next(now=0.0, tokens_per_second=1000.0) for _ in range(6)]
+
+    assert served == [*short, long]
+
+
+def test_where_all_can_be_in_time_each_has_its_turn() -> None:
+    places = [LinePlace(tokens=tokens, due=20.0) for tokens in (5000, 500, 9000, 10)]
+    line = line_of(*places)
+
+    assert [line.next(now=0.0, tokens_per_second=1000.0) for _ in range(4)] == places
+
+
+def test_the_longest_go_after_their_own_tenants_others_only() -> None:
+    """Else one that sends long prompts would have no turn while another sends short ones."""
+    long = [LinePlace(tenant="long", tokens=9000, due=4.0) for _ in range(2)]
+    short = [LinePlace(tenant="short", tokens=500, due=4.0) for _ in range(30)]
+    line = line_of(*short, *long)
+
+    served = [line.next(now=0.0, tokens_per_second=1000.0) for _ in range(20)]
+
+    assert long[0] in served[:2]
+
+
+def test_who_has_become_late_among_the_longest_is_among_the_late() -> None:
+    long = LinePlace(tokens=50_000, due=6.0)
+    line = line_of(long, *(LinePlace(tokens=500, due=9.0) for _ in range(20)))
+    line.next(now=0.0, tokens_per_second=1000.0)
+    assert line.ahead() == 20
+
+    line.next(now=7.0, tokens_per_second=1000.0)
+
+    assert line.ahead() == 18
+    line.leave(long)
+    assert len(line) == 18

@@ -42,3 +42,12 @@ def test_engines_that_stand_still_are_not_taken_to_go_on_as_before() -> None:
         pace.began(now, others_wait=True)
 
     assert pace.wait(before=0, now=42.0) == pytest.approx(30.0)
+
+
+def test_tokens_begin_at_the_pace_of_late() -> None:
+    pace = Pace()
+    assert pace.tokens_per_second is None
+    for begun in range(300):
+        pace.began(begun * 0.1, others_wait=True, tokens=50 if begun % 2 else 150)
+
+    assert pace.tokens_per_second == pytest.approx(1000, rel=0.02)

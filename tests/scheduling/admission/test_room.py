@@ -11,7 +11,7 @@ from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.pipeline.scorers import waiting_seconds
-from pdgate.scheduling.status import Status
+from pdgate.scheduling.status import Beyond, Status
 
 
 def engine(role: Role, calls: int = 0, kv_free: float | None = None) -> Endpoint:
@@ -162,6 +162,21 @@ def test_there_is_room_while_an_engine_has_little_to_read() -> None:
     assert not room.for_one_more(eligible, begun=2, beginning=1)
 
 
+def test_room_at_any_of_a_thousand_engines_is_found_by_a_few_looks_at_some() -> None:
+    eligible = pairs([0] * 1000, [None] * 1000)
+    for engine in (*eligible.up[Role.PREFILL], *eligible.up[Role.DECODE]):
+        engine.calls, engine.unread_tokens = 1, 20_000
+        engine.latency.has_stepped(100, 0, 100 * 0.05, 1, 1000)
+    eligible.up[Role.PREFILL][700].unread_tokens = 0
+    eligible.up[Role.DECODE][300].calls = 0
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.03))
+
+    looks = [room.for_one_more(eligible, begun=0, beginning=0) for _ in range(40)]
+
+    assert not looks[0]
+    assert looks[-1]
+
+
 def test_a_long_prompt_is_due_earlier() -> None:
     """In time is what is read within four seconds; nothing has shown that 10,000 tokens take no second."""
     room, eligible = Room(Limits(prefill_seconds=1.0, in_time_seconds=4.0)), pairs([0], [None])
@@ -203,7 +218,7 @@ def test_calls_wait_while_answers_everywhere_would_get_too_slow() -> None:
     assert strict.for_one_more(eligible, begun=5, beginning=0)
 
 
-def test_an_engine_with_nothing_to_read_has_room_though_it_is_slow_to_begin() -> None:
+def test_an_engine_that_is_slow_to_begin_with_any_prompt_has_several() -> None:
     eligible = pairs([0], [None])
     (prefill,) = eligible.up[Role.PREFILL]
     for tokens in (100, 1000, 10_000):
@@ -212,5 +227,20 @@ def test_an_engine_with_nothing_to_read_has_room_though_it_is_slow_to_begin() ->
     assert waiting_seconds(prefill) > 1
 
     assert room.for_one_more(eligible, begun=0, beginning=0)
-    prefill.unread_tokens = 1
+    prefill.unread_tokens = 50_000
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+    prefill.unread_tokens = 300_000
     assert not room.for_one_more(eligible, begun=0, beginning=0)
+
+
+def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() -> None:
+    eligible = pairs([0], [None])
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    for _ in range(20):
+        decode.latency.has_stepped(8, 0, 8 * 0.02, 1, 1000)
+    prefill.beyond = Beyond(unread_tokens=10**12)
+    decode.beyond = Beyond(calls=10**6, kv_tokens=10**12)
+
+    assert Room(Limits(prefill_seconds=1, step_seconds=0.03)).for_one_more(
+        eligible, begun=0, beginning=0
+    )
