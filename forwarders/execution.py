@@ -225,13 +225,14 @@ class Execution:
                 why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
                 if why_not and resuming.begins_anew():
                     call, committed, why_not = resuming.call, False, None
-        # That it gave way is no failure, and its pauses are not its time.
+        # That it gave way is no failure; and neither its pauses nor its wait for room are time that engines took.
+        waited = record.paused_seconds + (record.queued_seconds or 0.0)
         failure = Failure(
             error,
             call,
             failed.prefill,
             record.attempts - len(record.pauses),
-            record.clock() - record.started - record.paused_seconds,
+            record.clock() - record.started - waited,
             committed,
             why_not,
         )

@@ -168,7 +168,9 @@ def feed_of(
 def limits_of(settings: Settings) -> Limits:
     given = settings.admission.model_dump(exclude_none=True)
     wanted = settings.targets.model_dump(exclude_none=True)
-    waits = bool(wanted) and settings.prefill_policy == DEFAULT
+    # Envoy waits for the picker's word for 200 ms unless it is told otherwise.
+    bounded = not settings.epp.listen or settings.admission.wait_seconds is not None
+    waits = bool(wanted) and settings.prefill_policy == DEFAULT and bounded
     kept = Targets(wanted.get("ttft_seconds", inf), wanted.get("tpot_seconds", inf))
     limits = Limits.of(given, targets_of(settings), kept if waits else None)
     return limits.shared_by(settings.listen.workers)
