@@ -157,6 +157,18 @@ class Scheduler:
         reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
+    def stays(self, call: Call, prefill: Endpoint) -> bool:
+        """Whether the call would not be split now, if this engine were chosen to read it."""
+        fixed = self._rule.fixed
+        if fixed is not None:
+            return fixed.taken is not Taken.SPLIT
+        # The rule looks at an engine that has the call.
+        reserved = Reservation(prefill, call.prompt_tokens, True)
+        try:
+            return self.decide(call, prefill.instance).taken is not Taken.SPLIT
+        finally:
+            reserved.withdraw()
+
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """Whether an engine answers probes, and is not known to stand still."""
         endpoint = self._by_id.get(instance.id)

@@ -107,7 +107,7 @@ def run(
         rule=plan.rule(),
         prefixes=index,
     )
-    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler)
+    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler, plan.staged)
     scheduler.freed = gate.look
     roads = Roads(
         agenda,
