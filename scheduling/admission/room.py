@@ -173,7 +173,12 @@ class Room:
                 return False
         if limit is not None:
             places = limit * len(engines)
-            if begun + others.begun >= places:
+            # What other workers have by the names of other models is in the engines' accounts.
+            theirs = others.begun
+            if others is not NOBODY:
+                near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
+                theirs = max(near, theirs)
+            if begun + theirs >= places:
                 return False
             if not may_have_one_more(places, begun, others, since):
                 return False

@@ -63,7 +63,7 @@ def test_other_limits_hold_beside_those_of_targets(given: dict[str, Any]) -> Non
 
 
 def test_what_prefill_may_have_to_read_is_what_is_given() -> None:
-    given = {"prefill_seconds": 0.5}
+    given: dict[str, Any] = {"prefill_seconds": 0.5}
 
     assert Limits.of(given, TARGETS, TARGETS) == Limits(**given).in_gateway(TARGETS)
 

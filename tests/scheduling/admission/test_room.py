@@ -343,3 +343,15 @@ def test_where_decode_stands_in_for_prefill_it_has_room_to_read() -> None:
     assert not room.for_one_more(eligible, begun=0, beginning=0)
     eligible.up[Role.DECODE] = []
     assert room.for_one_more(eligible, begun=0, beginning=0)
+
+
+def test_decode_s_places_are_also_those_that_workers_have_by_other_models() -> None:
+    eligible = pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, 1, 100, 0, 1)
+
+    room, nothing_of_this = Room(Limits(decode_concurrency=2)), OtherProcesses()
+
+    assert room.for_one_more(eligible, 0, 0, nothing_of_this)
+    assert not room.for_one_more(eligible, 1, 0, nothing_of_this)
