@@ -345,6 +345,10 @@ def _check_parallel(parallel: Any) -> None:
     for name in ("prefill_context_parallel_size", "decode_context_parallel_size"):
         if (size := getattr(parallel, name, 1)) != 1:
             raise ValueError(f"PdgateConnector knows no context parallelism: {name} is {size}")
+    # Each microbatch calls the hook of each layer by itself, while the others' tokens are not computed: vLLM 0.32.0,
+    # v1/worker/gpu_ubatch_wrapper.py, UBatchWrapper._run_ubatches(). A layer counts as computed at its first call.
+    if parallel.use_ubatching:
+        raise ValueError("PdgateConnector knows no microbatches (--enable-dbo, --ubatch-size)")
 
 
 def _check_groups(groups: Sequence[Any]) -> None:

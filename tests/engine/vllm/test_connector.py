@@ -193,6 +193,7 @@ def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any)
     ("settings", "groups", "why"),
     [
         (config(context_parallel=2), [], "decode_context_parallel_size is 2"),
+        (config(ubatching=True), [], "--enable-dbo, --ubatch-size"),
         (config(), [FullAttentionSpec, SlidingWindowSpec], "FullAttentionSpec, SlidingWindowSpec"),
         (config(), [SlidingWindowSpec], "this model has SlidingWindowSpec"),
         (config(mode="pul"), [], "mode"),
