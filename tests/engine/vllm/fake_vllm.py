@@ -14,9 +14,9 @@ KVOutputAggregator.aggregate(); what comes in which order in a step is as measur
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from pdgate.engine.connector import Connector, Core, Keep, Load
 from pdgate.engine.vllm.intent import LENT, PREFILL_ID
@@ -49,10 +49,8 @@ class Request:
     load_failed: bool = False
 
 
-class Executor(Protocol):
-    """What becomes of the results of all workers in a step."""
-
-    def __call__(self, said: list[Results]) -> Results: ...
+Executor = Callable[[list[Results]], Results]
+"""What becomes of the results of all workers in a step."""
 
 
 def in_process(said: list[Results]) -> Results:

@@ -51,9 +51,7 @@ def test_a_load_that_will_fail_is_said_so_before_it_has_ended() -> None:
     reports.failing("a")
     reports.failing("unknown")
 
-    assert reports.take() == Results(
-        frozenset(), frozenset(), frozenset({"a"}), frozenset({5, 6})
-    )
+    assert reports.take() == Results(frozenset(), frozenset(), frozenset({"a"}), frozenset({5, 6}))
     assert reports.received("a", failed=True)
     assert reports.take() == Results(frozenset(), frozenset({"a"}), frozenset({"a"}))
 

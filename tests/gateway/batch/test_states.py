@@ -273,12 +273,13 @@ async def test_one_process_leads_until_it_resigns(states: States) -> None:
 async def test_the_file_of_states_is_for_us_alone_in_a_folder_that_others_read(
     tmp_path: Path,
 ) -> None:
-    tmp_path.chmod(0o755)
+    os.chmod(tmp_path, 0o755)
     states = States(tmp_path, "")
     before = os.umask(0)
     try:
         await added(states.process().routed, file("f"))
-        modes = {one.name: one.stat().st_mode & 0o777 for one in tmp_path.glob("state*")}
+        with os.scandir(tmp_path) as found:
+            modes = {one.name: one.stat().st_mode & 0o777 for one in found}
     finally:
         os.umask(before)
         await states.close()
