@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +229,32 @@ async def test_what_could_not_be_saved_is_tried_again(
     await until((folder / saved.FILE).exists, "the next try")
     running.cancel()
     assert saved.read(folder) == {"a": [7] * account.WORDS}
+
+
+async def test_what_is_saved_at_the_end_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a thread that was to save something older comes later."""
+    changes = 1
+    late: list[Callable[[], None]] = []
+
+    async def never(write: Callable[..., None], *said: Any) -> None:
+        late.append(partial(write, *said))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "to_thread", never)
+    keeping = SavedAccounts(
+        tmp_path, lambda: {"a": [changes] * account.WORDS}, lambda: changes, 0.01
+    )
+    running = asyncio.create_task(keeping.run())
+    await until(lambda: late, "a thread that has not begun")
+    running.cancel()
+    changes = 2
+    keeping.close()
+
+    late[0]()
+
+    assert saved.read(tmp_path) == {"a": [2] * account.WORDS}
 
 
 @pytest.mark.parametrize(
