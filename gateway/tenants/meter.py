@@ -5,7 +5,7 @@ metered, and of a client that has not asked itself the event is kept back:
 
     data: {..., "choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 40, ...}}
 
-Events are counted as well, for streams that end before it: about one is one token.
+Events are counted as well, for streams that end before it: one is one token, or several (speculation, --stream-interval).
 
 Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py, the final usage chunk; OpenAI API reference,
 stream_options.

@@ -76,7 +76,7 @@ class Engine(WorkerSide, PromptCalls):
             )
             return self.hand_over
 
-        super().__init__(connect, self._its_own_api, steps=steps)
+        super().__init__(connect, self._its_own_api, layout.block_tokens, steps=steps)
         stack.callback(self.close)
 
     def _its_own_api(self, failed: Failed) -> PromptCalls:
