@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from pdgate.protocols.call import Raw, encode, parse_object, value
 from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.fields import FEW_BYTES
+from pdgate.protocols.many_fields import MOST_FIELDS
 from tests.support.scripted import call_of, chat
 
 ODD = (
@@ -48,6 +50,26 @@ def test_every_value_keeps_its_bytes(
     assert {name: bytes(found).decode() for name, found in parsed.items()} == spelled
     assert json.loads(encode(parsed)) == fields
     assert list(parsed) == list(fields)
+
+
+@given(objects)
+def test_a_long_body_is_read_like_a_short_one(fields: dict[str, Any]) -> None:
+    """By another decoder, which counts its fields."""
+    data = encode({**fields, "\0": 1, "": "x" * FEW_BYTES})
+
+    parsed = parse_object(data)
+
+    assert {type(name) for name in parsed} == {str}
+    assert msgspec.json.decode(encode(parsed)) == msgspec.json.decode(data)
+
+
+@pytest.mark.parametrize("name", [b"a", b"\\u0000", b"NONE"])
+def test_fields_of_one_name_are_counted_as_well(name: bytes) -> None:
+    """Each takes its time, though only the last one is left."""
+    many = b",".join([b'"%b":1' % name] * (MOST_FIELDS + 1))
+
+    with pytest.raises(BadRequest, match="more than"):
+        parse_object(b'{%b,"":"%b"}' % (many, b"x" * FEW_BYTES))
 
 
 @pytest.mark.parametrize(
