@@ -284,8 +284,8 @@ async def nobody(answer: Answer, record: Record) -> None:
 async def test_nobody_goes_on_behind_an_end() -> None:
     """Not even where the gateway cannot tell that it is one: a chunk so long is read only with its index."""
     end = of_prompt(0, 2, finish="stop").replace(b'"index":0,"text":"a"', b'"text":"%b"' % LONG)
-    said = [of_prompt(0, 1), end, EngineFailed("broke")]
-    engines = Scripted(p0=prefilled(), d0=said, d1=said)
+    answer: list[Step] = [of_prompt(0, 1), end, EngineFailed("broke")]
+    engines = Scripted(p0=prefilled(), d0=answer, d1=answer)
 
     told = await Crossing(engines, P0, D0, D1, max_resumes=3).ask(ask_for(COMPLETIONS))
 
