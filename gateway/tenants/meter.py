@@ -20,7 +20,7 @@ from pdgate.forwarders.body_filter import EVENT_END, BodyFilter
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Raw, encode
 from pdgate.protocols.errors import BadRequest, GatewayError
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import UNREADABLE, is_true
 
 MOST_HELD_BYTES: Final = 64 << 10
 """Of an event that is not whole yet; a longer one is no usage."""
@@ -47,7 +47,7 @@ def asking(call: Call) -> Call:
         options = call.value(_OPTIONS) or {}
     except BadRequest:
         return call
-    if not isinstance(options, dict) or options.get("include_usage"):
+    if not isinstance(options, dict) or is_true(options.get("include_usage")):
         return call
     more = Raw(encode({**options, "include_usage": True}))
     return msgspec.structs.replace(call, body={**call.body, _OPTIONS: more})
