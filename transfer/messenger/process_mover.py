@@ -65,6 +65,9 @@ class _There(Destination):
         packed = ranges.packed() if isinstance(ranges, Ranges) else wire.pack(ranges)
         self._process.write(self._number, packed, until, immediate, done)
 
+    def cancel(self) -> None:
+        self._process.post(wire.MoverCancel(self._number))
+
     def close(self) -> None:
         self._process.post(wire.Close(self._number))
 

@@ -1,7 +1,9 @@
 """Who writes: threads of the engine, or a process of its own that can die or hang."""
 
+import dataclasses
 import os
 import queue
+import secrets
 import signal
 import socket
 import time
@@ -13,8 +15,12 @@ import pytest
 
 from pdgate.transfer import registry
 from pdgate.transfer.base import Backend, PeerLost, Range, Region, TransferError
+from pdgate.transfer.descriptors import new_epoch
 from pdgate.transfer.messenger.mover import Destination, Mover, ThreadMover
 from pdgate.transfer.messenger.process_mover import ProcessMover
+from pdgate.transfer.runtime import links
+from pdgate.transfer.runtime.jobs import MAX_THREADS
+from pdgate.transfer.shm import wire
 from tests.support import freezing, waiting
 from tests.support.kv_owner import pattern
 
@@ -36,6 +42,21 @@ class Scene:
 
     def open(self) -> Destination:
         return self.mover.open(self.theirs.descriptor, self.line.fileno())
+
+    def open_to_nobody(self, stack: ExitStack) -> Destination:
+        """A peer that takes connections and never says a word, as a frozen one does."""
+        right = self.theirs.descriptor
+        if "socket" in right.address:
+            name = f"pdgate-test-{secrets.token_hex(8)}"
+            mute = stack.enter_context(wire.new_socket())
+            mute.bind(wire.path(name))
+            mute.listen()
+            there = {"socket": name}
+        else:
+            mute = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            there = {**right.address, "port": mute.getsockname()[1]}
+        wrong = dataclasses.replace(right, epoch=new_epoch(), address=there)
+        return self.mover.open(wrong, self.line.fileno())
 
     def write(self, to: Destination) -> "queue.Queue[TransferError | None]":
         ended: queue.Queue[TransferError | None] = queue.Queue()
@@ -103,6 +124,42 @@ def test_a_write_that_cannot_be_is_an_error_once(scene: Scene) -> None:
 
     assert isinstance(ended.get(timeout=SECONDS), TransferError)
     assert ended.empty()
+
+
+@pytest.mark.parametrize("scene", ["process", "threads"], indirect=True)
+def test_what_is_cancelled_ends_though_its_peer_does_not_answer(scene: Scene) -> None:
+    with ExitStack() as stack:
+        to_nobody, to = scene.open_to_nobody(stack), scene.open()
+        ends = [scene.write(to_nobody) for _ in range(2 * MAX_THREADS)]
+        assert all(ended.empty() for ended in ends)
+
+        began = time.monotonic()
+        to_nobody.cancel()
+
+        for ended in [*ends, scene.write(to_nobody)]:
+            error = ended.get(timeout=SECONDS)
+            assert isinstance(error, TransferError)
+            assert "cancelled" in str(error)
+        # Sooner than anybody gives up by himself.
+        assert time.monotonic() - began < links.CONNECT_SECONDS
+        assert scene.write(to).get(timeout=SECONDS) is None
+
+
+@pytest.mark.parametrize("scene", ["process", "threads"], indirect=True)
+def test_what_waits_behind_writes_to_a_hung_peer_is_cancelled_at_once(
+    scene: Scene, backend: str
+) -> None:
+    """They have every thread; it has none, so it moves nothing."""
+    with ExitStack() as stack:
+        hung, to = scene.open_to_nobody(stack), scene.open()
+        ends = [scene.write(hung) for _ in range(MAX_THREADS)]
+        waits = scene.write(to)
+
+        to.cancel()
+
+        assert "cancelled" in str(waits.get(timeout=links.CONNECT_SECONDS))
+        assert all(ended.empty() for ended in ends)
+        hung.cancel()
 
 
 def test_the_peers_connection_ends_only_when_the_mover_lets_go(scene: Scene) -> None:
