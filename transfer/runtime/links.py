@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pdgate.transfer.runtime.channel import Channel, Watch, dial
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.sockets import hung_up
+from pdgate.transfer.runtime.sockets import all_hung_up, hung_up
 
 CONNECT_SECONDS = 5.0
 MAX_IDLE_PER_PEER = 8
@@ -39,6 +39,7 @@ class Links:
             if not hung_up(channel.sock):
                 return channel
             channel.close()
+        self._sweep()
         return dial(
             (address.host, address.port),
             self._identity,
@@ -50,11 +51,26 @@ class Links:
 
     def give_back(self, address: Address, channel: Channel) -> None:
         with self._lock:
-            idle = self._idle.setdefault(address, [])
-            if not self._closed and len(idle) < MAX_IDLE_PER_PEER:
-                idle.append(channel)
+            if not self._closed and len(self._idle.get(address, ())) < MAX_IDLE_PER_PEER:
+                self._idle.setdefault(address, []).append(channel)
                 return
         channel.close()
+
+    def _sweep(self) -> None:
+        """Lets go of peers that are gone. Their next life has another port and name, so their own
+        connections are not asked for again.
+        """
+        with self._lock:
+            idle = [channel for channels in self._idle.values() for channel in channels]
+            dead = set(all_hung_up([channel.sock for channel in idle]))
+            gone = [channel for channel in idle if channel.sock in dead]
+            left = {
+                address: [channel for channel in channels if channel.sock not in dead]
+                for address, channels in self._idle.items()
+            }
+            self._idle = {address: channels for address, channels in left.items() if channels}
+        for channel in gone:
+            channel.close()
 
     def close(self) -> None:
         with self._lock:
@@ -67,4 +83,9 @@ class Links:
     def _pop(self, address: Address) -> Channel | None:
         with self._lock:
             idle = self._idle.get(address)
-            return idle.pop() if idle else None
+            if not idle:
+                return None
+            channel = idle.pop()
+            if not idle:
+                del self._idle[address]
+            return channel
