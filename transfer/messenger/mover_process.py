@@ -49,8 +49,10 @@ class MoverOrders:
             order, line = received
             match order:
                 case wire.Open(destination, descriptor):
-                    assert line is not None
-                    self._open[destination] = _Goal(descriptors.from_data(descriptor), line)
+                    # Without it, as we are out of descriptors, nothing may be written there: the
+                    # peer could not see that we do.
+                    if line is not None:
+                        self._open[destination] = _Goal(descriptors.from_data(descriptor), line)
                 case wire.More(number, ranges):
                     self._begun.setdefault(number, bytearray()).extend(ranges)
                 case wire.MoverWrite():
@@ -58,7 +60,8 @@ class MoverOrders:
                 case wire.MoverCancel(destination):
                     self._cancel(destination)
                 case wire.Close(destination):
-                    os.close(self._open.pop(destination).line)
+                    if (goal := self._open.pop(destination, None)) is not None:
+                        os.close(goal.line)
 
     def _cancel(self, destination: int) -> None:
         goal = self._open.get(destination)
@@ -72,10 +75,12 @@ class MoverOrders:
             transfer.cancel()
 
     def _write(self, order: wire.MoverWrite) -> None:
-        goal = self._open[order.destination]
+        goal = self._open.get(order.destination)
         ranges = wire.unpack(self._begun.pop(order.number, bytearray()) + order.ranges)
         left = max(0.0, order.until - time.monotonic())
         try:
+            if goal is None:
+                raise TransferError("our mover has no descriptor left for the peer's connection")
             if goal.cancelled:
                 raise TransferError("it was cancelled before it began")
             transfer = self._backend.write(self._local, goal.remote, ranges, left, order.immediate)

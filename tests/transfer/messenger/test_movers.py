@@ -6,6 +6,7 @@ import queue
 import secrets
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from pdgate.transfer import registry
+from pdgate.transfer import descriptors, registry
 from pdgate.transfer.base import Backend, PeerLost, Range, Region, TransferError
 from pdgate.transfer.descriptors import new_epoch
+from pdgate.transfer.messenger import mover_wire
 from pdgate.transfer.messenger.mover import Destination, Mover, ThreadMover
+from pdgate.transfer.messenger.mover_process import MoverOrders
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from pdgate.transfer.runtime import links
 from pdgate.transfer.runtime.jobs import MAX_THREADS
@@ -217,6 +220,50 @@ def test_closing_ends_a_mover_that_hangs(scene: Scene) -> None:
 
     assert isinstance(ended.get(timeout=SECONDS), PeerLost)
     assert not any(scene.theirs.memory)
+
+
+def test_a_destination_that_cannot_be_said_leaves_nothing_open(scene: Scene) -> None:
+    """Of the peer's connection a copy stayed, whose end it then never saw."""
+    right = scene.theirs.descriptor
+    too_long = dataclasses.replace(right, address={**right.address, "junk": "x" * 400_000})
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match="[Mm]essage too long"):
+        scene.mover.open(too_long, scene.line.fileno())
+
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert scene.write(scene.open()).get(timeout=SECONDS) is None
+
+
+def test_a_mover_out_of_descriptors_fails_that_destination_alone(
+    memory: tuple[Backend, Region, Backend, Region],
+) -> None:
+    """The kernel drops the connection that came with the order."""
+    backend, ours, _, theirs = memory
+    engine, mover = mover_wire.new_pair()
+    line, peer = socket.socketpair()
+    orders = threading.Thread(target=MoverOrders(mover, backend, ours).serve)
+    with engine, mover, line, peer:
+        orders.start()
+        there = descriptors.as_data(theirs.descriptor)
+        engine.send(mover_wire.encode(mover_wire.Open(1, there)))
+        opened = mover_wire.encode(mover_wire.Open(2, there))
+        socket.send_fds(engine, [opened], [line.fileno()])
+        packed = mover_wire.pack([Range(0, 8, 16)])
+        ends = {}
+        for destination in (1, 2):
+            until = time.monotonic() + SECONDS
+            write = mover_wire.MoverWrite(destination, destination, packed, until, IMMEDIATE)
+            engine.send(mover_wire.encode(write))
+            ended = mover_wire.receive_end(engine)
+            assert ended is not None
+            ends[ended.number] = ended.error
+            engine.send(mover_wire.encode(mover_wire.Close(destination)))
+        engine.shutdown(socket.SHUT_RDWR)
+        orders.join(SECONDS)
+
+    assert "descriptor" in ends[1]
+    assert ends[2] == ""
 
 
 def test_a_process_builds_its_backend_with_the_options_that_ours_names(
