@@ -24,6 +24,10 @@ HANDSHAKE_SECONDS: Final = 5.0
 """For all of it, however it is spread."""
 FAREWELL_SECONDS: Final = 1.0
 MAX_UNREAD_BYTES: Final = 1 << 20
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A host that is gone is missed after a minute: seconds, seconds, times. Linux alone would take two hours and
+more (tcp(7): 7200, 75, 9). Where something is on its way to it, it is Linux's tcp_retries2 that counts.
+"""
 LOG_SECONDS: Final = 10.0
 """Between two lines about strangers."""
 
@@ -119,7 +123,7 @@ def _dialled(
     try:
         if watch is not None:
             watch(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
         try:
             session = _introduced(inner, Dialling(identity, purpose), until)
@@ -134,6 +138,18 @@ def _dialled(
         sock.close()
         raise
     return Channel(inner, session, sock)
+
+
+def _set_up(sock: socket.socket) -> None:
+    """Either end. A peer whose host is gone says nothing: who waits for its word, with nothing of
+    its own on the way, would wait for ever, and a load's blocks with it.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Door:
@@ -166,8 +182,6 @@ class Door:
         except OSError as error:
             self._refused(error)
             return
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             self._rooms[channel.purpose](channel)
         finally:
@@ -177,7 +191,7 @@ class Door:
     def _let_in(self, sock: socket.socket) -> Channel:
         """Raises OSError."""
         until = time.monotonic() + HANDSHAKE_SECONDS
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         tls = self._identity.tls
         inner = sock if tls is None else tls.around(sock, until, server=True)
         try:
