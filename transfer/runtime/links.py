@@ -1,6 +1,7 @@
 """Proven connections to owners, kept for the next transfer."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdgate.transfer.runtime.channel import Channel, Watch, dial
@@ -23,8 +24,16 @@ class Address:
     peer: str = ""
 
 
+def _nothing(address: Address) -> None:
+    """For who keeps nothing of a peer but its connections."""
+
+
 class Links:
-    def __init__(self, identity: Identity, purpose: str) -> None:
+    def __init__(
+        self, identity: Identity, purpose: str, gone: Callable[[Address], None] = _nothing
+    ) -> None:
+        """`gone`: told of an address all of whose idle connections have ended."""
+        self._gone = gone
         self._identity = identity
         self._purpose = purpose
         self._lock = threading.Lock()
@@ -35,10 +44,14 @@ class Links:
         """An idle connection that is still up, or a new one; `watch` as in `dial`. Blocking:
         to stop a transfer its socket is shut down. Raises OSError, of which Unproven.
         """
+        ended = False
         while channel := self._pop(address):
             if not hung_up(channel.sock):
                 return channel
             channel.close()
+            ended = True
+        if ended:
+            self._gone(address)
         self._sweep()
         return dial(
             (address.host, address.port),
@@ -71,6 +84,9 @@ class Links:
             self._idle = {address: channels for address, channels in left.items() if channels}
         for channel in gone:
             channel.close()
+        for address, channels in left.items():
+            if not channels:
+                self._gone(address)
 
     def close(self) -> None:
         with self._lock:

@@ -141,9 +141,7 @@ def test_a_descriptor_that_is_not_short_plain_data_is_refused(
     right = descriptors.as_data(decode.regions[0].descriptor)
     address = {**right["address"], **wrong.get("address", {})}
 
-    refused = answer(
-        prefill, push(decode, descriptors=[{**right, **wrong, "address": address}])
-    )
+    refused = answer(prefill, push(decode, descriptors=[{**right, **wrong, "address": address}]))
 
     assert isinstance(refused, messages.RefusedMessage)
     assert refused.why == Why.BROKEN
