@@ -119,8 +119,9 @@ class WorkerSide(Core):
     def evict(self, orders: Sequence[Order]) -> None:
         """Blocks until no peer reads what vLLM is about to use for other requests.
 
-        A write that is under way would carry the bytes of the others, and count as right.
-        It has a deadline, so this ends. Before anything of the step happens.
+        A write that is under way would carry the bytes of the others, and count as right. It is
+        broken off, so this is short; one of a library that cannot ends when its peer reads or goes.
+        Before anything of the step happens.
         """
         for order in orders:
             if isinstance(order, Evict):

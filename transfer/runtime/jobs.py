@@ -97,7 +97,7 @@ class TransferJobs:
 
 def run(transfer: RunningTransfer, work: Work) -> None:
     try:
-        transfer.on_interrupt(None)
+        transfer.begin()
         work(transfer)
     except TransferInterrupted:
         transfer.leave(transfer.error)

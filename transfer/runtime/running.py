@@ -2,7 +2,8 @@
 
     running --end(DONE)-------------------------> done, settled
             --end(FAILED | TIMED_OUT | CANCELLED)-> over for the caller; the job is
-                                                  interrupted and settles when it has left
+                                                  interrupted and settles when it has left;
+                                                  one that has not begun settles at once
 
 The first end wins. A job runs on a thread of the backend and holds the memory until it
 calls `leave`; only then may bytes no longer land.
@@ -36,6 +37,7 @@ class RunningTransfer(Transfer):
         self._lock = threading.Condition(threading.Lock())
         self.over = False
         self._left = not moves_bytes
+        self._begun = False
         self._callbacks: list[Callable[[Transfer], None]] = []
         self._interrupt: Callable[[], None] | None = None
 
@@ -69,6 +71,8 @@ class RunningTransfer(Transfer):
             if self.over:
                 return False
             self.state, self.error, self.over = state, error, True
+            # It may wait long for a thread, behind those that wait for hung peers.
+            self._left = self._left or not self._begun
             self._lock.notify_all()
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
@@ -77,6 +81,13 @@ class RunningTransfer(Transfer):
         for callback in callbacks:
             callback(self)
         return True
+
+    def begin(self) -> None:
+        """For the job: from now on it touches the memory. Raises TransferInterrupted."""
+        with self._lock:
+            if self.over:
+                raise TransferInterrupted
+            self._begun = True
 
     def on_interrupt(self, interrupt: Callable[[], None] | None) -> None:
         """For the job: how to wake it if the transfer ends early. Raises TransferInterrupted."""
