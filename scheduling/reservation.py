@@ -57,7 +57,7 @@ class Reservation:
             reads: It computes the prompt itself.
             answering: Its first token cannot be seen, so it counts as there.
             watches: The rule for splitting asks for the engine's step time.
-            freed: Told of the end.
+            freed: Told when the prompt has been read, and of the end of what does not answer.
             worked: Told of the instance, whose breaker may change by that a leg has ended well.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
         """
@@ -107,9 +107,7 @@ class Reservation:
         # Else it took less than was to be read when it came, which says nothing of the engine.
         if self._dropped == endpoint.dropped:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
-        if self._unread:
-            self._read()
-        return self._begin()
+        return self._answers()
 
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
@@ -164,14 +162,27 @@ class Reservation:
                 self._watch.end()
             if self._trial:
                 endpoint.trials -= 1
-            if self._unread:
+            unread = self._unread
+            if unread:
                 self._read()
             if endpoint.shared is not None:
                 endpoint.shared.changed(endpoint)
             # As a method it would be looked up anew each time.
             freed = self._freed
-            if freed is not None:
+            # Else it was told of the prompt, and with the answer the call is over.
+            if freed is not None and (unread or not self._answering):
                 freed()
+
+    def _answers(self) -> StreamWatch | None:
+        """It has read what was unread, and answers now."""
+        if not self._unread:
+            return self._begin()
+        self._read()
+        watch = self._begin()
+        freed = self._freed
+        if freed is not None:
+            freed()
+        return watch
 
     def _begin(self) -> StreamWatch | None:
         endpoint = self._endpoint

@@ -54,7 +54,7 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
-        freed: Called when a prefill engine has room for another call.
+        freed: Called when an engine has room for another prompt.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -242,6 +242,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
+        # Of prefill engines calls are counted, too.
+        freed = self.freed if reads or role is PREFILL else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -250,11 +252,10 @@ class Scheduler:
                 reads,
                 not call.streams,
                 watches,
-                None,
+                freed,
                 update,
                 self._worked,
             )
-        freed = self.freed if role is PREFILL else None
         return Reservation(
             one, call.prompt_tokens, reads, False, False, freed, update, self._worked
         )

@@ -15,6 +15,7 @@ from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
+from tests.support.scripted import fleet, scheduler
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -389,3 +390,18 @@ async def test_a_call_whose_prompt_is_cached_can_be_in_time_for_longer(
         gate.look()
         assert await begins(cached)
         assert not late.inside.is_set()
+
+
+async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers() -> None:
+    """No call ends, and nothing else tells the gate before its next tick."""
+    plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
+    gate, engines = Gate(Limits(prefill_seconds=1.0), plain), scheduler(plain)
+    engines.freed = gate.look
+    async with callers(gate) as come:
+        with engines.reserve(Role.PLAIN, prompt(30_000, model=MODEL)) as answering:
+            waiting = come()
+            assert not await begins(waiting)
+
+            answering.has_read(3.0)
+
+            assert await begins(waiting)
