@@ -6,6 +6,7 @@ from typing import Self
 
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.health.breaker import TRIAL
+from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
 from pdgate.scheduling.prefix.index import PrefixUpdate
 from pdgate.scheduling.watch import MOST_WATCHED, StreamWatch
 
@@ -29,6 +30,7 @@ class Reservation:
         "_endpoint",
         "_expected",
         "_freed",
+        "_presumed",
         "_squares",
         "_to_read",
         "_tokens",
@@ -68,6 +70,7 @@ class Reservation:
         self._ended = False
         self._freed = freed
         self._worked = worked
+        self._presumed = False
         trial = self._trial = endpoint.breaker.state is TRIAL
         if trial:
             endpoint.trials += 1
@@ -109,6 +112,16 @@ class Reservation:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
         return self._answers()
 
+    def presume_read(self) -> None:
+        """The time for reading the prompt is over, and nothing shows whether it was: it counts as read.
+
+        Nothing is learnt, and the engine has not got it if its call fails.
+        """
+        if self._unread:
+            self._presumed = True
+            self._endpoint.presumed += 1
+            self._answers()
+
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
         self._update = None
@@ -128,6 +141,12 @@ class Reservation:
     def unread_tokens(self) -> int:
         """Tokens of its prompt that the engine has still to compute."""
         return self._unread
+
+    @property
+    def reading_seconds(self) -> float:
+        """Seconds that were expected for what was unread when it came, itself included."""
+        expected = self._expected
+        return self._to_read / TOKENS_PER_SECOND if expected is None else expected
 
     def drop_unread(self) -> None:
         """Its call gives way: the engine will have less to read than was expected of those behind it."""
@@ -162,6 +181,8 @@ class Reservation:
                 self._watch.end()
             if self._trial:
                 endpoint.trials -= 1
+            if self._presumed:
+                endpoint.presumed -= 1
             unread = self._unread
             if unread:
                 self._read()

@@ -18,8 +18,9 @@ import msgspec
 from pdgate.forwarders.base import Reserved
 from pdgate.forwarders.encoding import ASIDE_BYTES
 from pdgate.forwarders.execution import Execution
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import PREFILL_ONLY, Record
 from pdgate.forwarders.retry import FRESH, RetryState
+from pdgate.forwarders.unseen import comes_whole
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.place import NAME as PRIORITY
@@ -257,6 +258,10 @@ class EndpointPicker:
                 block,
             )
             undone.pop_all()
+        if comes_whole(call) and route.path != PREFILL_ONLY:
+            one = answering if prefill is None else prefill
+            read = one.presume_read if prefill is None else one.end
+            self._execution.unseen.expect(one.reading_seconds, read)
         if record.trace is not None:
             picked.choice.headers.update(record.trace.headers(picked.leg))
         return picked
