@@ -31,6 +31,7 @@ class Reservation:
         "_expected",
         "_freed",
         "_presumed",
+        "_reads_only",
         "_squares",
         "_to_read",
         "_tokens",
@@ -53,15 +54,17 @@ class Reservation:
         freed: Callable[[], None] | None = None,
         update: PrefixUpdate | None = None,
         worked: Callable[[str], None] | None = None,
+        reads_only: bool = False,
     ) -> None:
         """
         Args:
             reads: It computes the prompt itself.
             answering: Its first token cannot be seen, so it counts as there.
             watches: The rule for splitting asks for the engine's step time.
-            freed: Told when the prompt has been read, and of the end of what does not answer.
+            freed: Told when the prompt has been read, or will not be.
             worked: Told of the instance, whose breaker may change by that a leg has ended well.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
+            reads_only: Then it ends, and `freed` is told of that.
         """
         self.instance = endpoint.instance
         self._endpoint = endpoint
@@ -71,6 +74,7 @@ class Reservation:
         self._freed = freed
         self._worked = worked
         self._presumed = False
+        self._reads_only = reads_only
         trial = self._trial = endpoint.breaker.state is TRIAL
         if trial:
             endpoint.trials += 1
@@ -190,8 +194,8 @@ class Reservation:
                 endpoint.shared.changed(endpoint)
             # As a method it would be looked up anew each time.
             freed = self._freed
-            # Else it was told of the prompt, and with the answer the call is over.
-            if freed is not None and (unread or not self._answering):
+            # An answer's end says no more than that of its call does.
+            if freed is not None and (unread or self._reads_only):
                 freed()
 
     def _answers(self) -> StreamWatch | None:
@@ -201,7 +205,7 @@ class Reservation:
         self._read()
         watch = self._begin()
         freed = self._freed
-        if freed is not None:
+        if freed is not None and not self._reads_only:
             freed()
         return watch
 

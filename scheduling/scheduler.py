@@ -242,8 +242,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
-        # Of prefill engines calls are counted, too.
-        freed = self.freed if reads or role is PREFILL else None
+        prefills = role is PREFILL
+        freed = self.freed if reads or prefills else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -257,7 +257,7 @@ class Scheduler:
                 self._worked,
             )
         return Reservation(
-            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
     def _partners(
