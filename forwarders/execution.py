@@ -10,7 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 
 The legs of an attempt, in the order of its protocol:
 
-    media         encode first, whatever comes then (encoding.py)
+    media         encoded before the call's turn, and again after a failure, whatever comes then (encoding.py)
     one engine    answer
     hand off      ask prefill, then answer by decode
     staged        the same, and decode is chosen when prefill has answered
@@ -163,8 +163,12 @@ class Execution:
         state: RetryState = FRESH,
         pausing: Pausing | None = None,
     ) -> None:
-        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see."""
-        resuming = None
+        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see.
+
+        Engines are reserved at once, so the call's media have been encoded.
+        """
+        resuming, failed = None, False
+        record.attempts = 1
         if self.max_resumes or pausing is not None:
             most = self.max_resumes or self.router.policy.max_attempts
             resuming = Resuming.of(
@@ -173,12 +177,12 @@ class Execution:
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
-            record.attempts += 1
             paused = False
             attempt: Attempt | None = None
             try:
                 encoding = self.encoding
-                if encoding is not None and encoding.wants(call):
+                if failed and encoding is not None and encoding.wants(call):
+                    # As it is not known whether the engine still has it.
                     call = await encoding.encoded(call, record)
                 route = self.router.route(call, state)
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
@@ -218,6 +222,8 @@ class Execution:
             if paused and pausing is not None and resuming is not None:
                 call = resuming.later(record)
                 await pausing.wait()
+            failed = not paused
+            record.attempts += 1
             call = record.call = call.retried(request_id.attempt(call.id))
             if resuming is not None:
                 record.call = resuming.as_asked(call)
