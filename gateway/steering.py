@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pdgate.forwarders.retry import CHANCES, FRESH, RetryState
+from pdgate.forwarders.retry import CHANCES, RetryState
 from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.errors import BadRequest, NoInstance

@@ -284,11 +284,11 @@ async def test_a_prompt_counts_as_read_in_time_though_its_whole_response_has_not
 ) -> None:
     """Calls wait until an engine has little to read, and nothing tells when it has read this one."""
     engines = [Engine(Role.PREFILL), Engine(Role.DECODE)] if split else [Engine(Role.PLAIN)]
-    question = {"messages": [{"role": "user", "content": "word " * 1_200}]}
+    long = [{"role": "user", "content": "word " * 1_200}]
     async with picker_of(*engines, targets={"ttft_seconds": 0.5}) as (_, picker):
         asking = [picker.request() for _ in range(3)]
         for one in asking:
-            assert destination(await one.asks(**question))
+            assert destination(await one.asks(messages=long))
 
 
 async def test_a_key_is_asked_for_and_its_calls_are_counted() -> None:
