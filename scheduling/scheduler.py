@@ -54,7 +54,7 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
-        freed: Called when a prefill engine has room for another call.
+        freed: Called when an engine has room for another prompt.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -254,6 +254,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
+        prefills = role is PREFILL
+        freed = self.freed if reads or prefills else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -262,13 +264,12 @@ class Scheduler:
                 reads,
                 not call.streams,
                 watches,
-                None,
+                freed,
                 update,
                 self._worked,
             )
-        freed = self.freed if role is PREFILL else None
         return Reservation(
-            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
     def _partners(

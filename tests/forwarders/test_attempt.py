@@ -31,6 +31,13 @@ class Noted:
     def unread_tokens(self) -> int:
         raise AssertionError("nothing gives way")
 
+    @property
+    def reading_seconds(self) -> float:
+        raise AssertionError("its answer streams")
+
+    def presume_read(self) -> None:
+        raise AssertionError("its answer streams")
+
     def drop_unread(self) -> None:
         raise AssertionError("nothing gives way")
 

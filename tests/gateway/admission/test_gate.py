@@ -17,6 +17,7 @@ from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
+from tests.support.scripted import fleet, scheduler
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -485,3 +486,18 @@ async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoi
             turn.since -= BACK_SECONDS
             gate.look()
             await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers() -> None:
+    """No call ends, and nothing else tells the gate before its next tick."""
+    plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
+    gate, engines = Gate(Limits(prefill_seconds=1.0), plain), scheduler(plain)
+    engines.freed = gate.look
+    async with callers(gate) as come:
+        with engines.reserve(Role.PLAIN, prompt(30_000, model=MODEL)) as answering:
+            waiting = come()
+            assert not await begins(waiting)
+
+            answering.has_read(3.0)
+
+            assert await begins(waiting)
