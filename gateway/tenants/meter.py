@@ -11,7 +11,7 @@ Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py, the final us
 stream_options.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -20,7 +20,7 @@ from pdgate.forwarders.body_filter import EVENT_END, BodyFilter
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Headers, Raw, encode
 from pdgate.protocols.errors import BadRequest, GatewayError
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import MOST_LIST_BYTES, UNREADABLE, is_true
 
 MOST_HELD_BYTES: Final = 64 << 10
 """Of an event that is not whole yet; a longer one is no usage."""
@@ -38,19 +38,21 @@ class _LastEvent(msgspec.Struct):
 _read: Final = msgspec.json.Decoder(_LastEvent).decode
 
 
-def asking(call: Call) -> Call:
-    """The call as engines get it: with a stream they say what it took. The same one, where the client asks."""
+def asking(call: Call) -> tuple[Call, bool]:
+    """The call as engines get it, which say with a stream what it took, and whether that is the client's to see.
+
+    Raises BadRequest for options that are not read: an engine might, and say nothing.
+    """
     if not call.streams or call.path not in (CHAT, COMPLETIONS):
-        return call
-    options: Any = {}
-    try:
-        options = call.value(_OPTIONS) or {}
-    except BadRequest:
-        return call
-    if not isinstance(options, dict) or options.get("include_usage"):
-        return call
+        return call, True
+    options = call.value(_OPTIONS, {}, MOST_LIST_BYTES)
+    if not isinstance(options, dict):
+        raise BadRequest("stream_options must be an object", param=_OPTIONS)
+    found = options.get("include_usage")
+    if found is True:
+        return call, True
     more = Raw(encode({**options, "include_usage": True}))
-    return msgspec.structs.replace(call, body={**call.body, _OPTIONS: more})
+    return msgspec.structs.replace(call, body={**call.body, _OPTIONS: more}), is_true(found)
 
 
 class Meter:
