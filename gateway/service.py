@@ -254,7 +254,7 @@ class Service:
 
 
 async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
-    """Of a call that has entered, and has not where this raises RateLimited or InsufficientQuota."""
+    """Of a call that has entered, and has not where this raises RateLimited, InsufficientQuota or BadRequest."""
     try:
         return await tenants.enter(key_state, call)
     except BaseException:

@@ -306,6 +306,18 @@ async def test_what_was_said_at_once_is_said_again_and_left_out() -> None:
     assert asked_again == [*PROMPT, *SAID[:2]]
 
 
+@pytest.mark.parametrize("flag", [True, 1, "yes"])
+async def test_flags_mean_what_they_mean_to_engines(flag: object) -> None:
+    """The ids are the client's, and the usage that an engine broke off before."""
+    call = ask_for(return_token_ids=flag, stream_options={"include_usage": flag})
+
+    # The role, tokens with the end, and neither usage nor [DONE].
+    told = await ask(Speaking(1 + len(SAID) + 1), call)
+
+    assert b'"token_ids"' in told.body
+    assert b'"usage"' in told.body
+
+
 async def test_what_was_drawn_at_once_cannot_be_drawn_again() -> None:
     told = await ask(Speaking(3, merged=[2]), ask_for(temperature=0.5))
 

@@ -197,6 +197,34 @@ async def test_whether_a_client_asks_is_read_as_its_engine_reads_it(
     assert is_true(engine.bodies[0]["stream_options"]["include_usage"])
 
 
+@pytest.mark.parametrize("options", [{"include_usage": "false"}, {"x": "a" * 20_000}])
+async def test_no_option_keeps_a_stream_from_being_counted(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    engine = Engine(Role.PLAIN, streams(word("a"), END, LAST + DONE))
+    async with served(engine, tmp_path, key(tokens_per_day=100_000)) as gateway:
+        answer = await gateway.chat(KEY, stream=True, stream_options=options)
+        took = await settled(gateway, 1)
+
+    assert answer.content == word("a") + END + DONE
+    assert took["generated"] == 5
+    assert engine.bodies[0]["stream_options"] == {**options, "include_usage": True}
+
+
+async def test_a_call_whose_options_are_unreadable_takes_nothing(tmp_path: Path) -> None:
+    engine = Engine(Role.PLAIN, WHOLE)
+    async with served(engine, tmp_path, key(tokens_per_day=100_000, max_calls=1)) as gateway:
+        refused = await gateway.chat(KEY, stream=True, stream_options="none")
+        assert (await gateway.chat(KEY)).status_code == 200
+        shown = await usage(gateway)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "stream_options"
+    assert shown["held"] == {"prompt": 0, "generated": 0}
+    assert shown["running"] == 0
+    assert len(engine.bodies) == 1
+
+
 @pytest.mark.parametrize("at", range(1, len(LAST + DONE), 17))
 async def test_usage_that_comes_in_pieces_is_kept_back_whole(at: int, tmp_path: Path) -> None:
     rest = LAST + DONE
