@@ -1,4 +1,4 @@
-"""Bodies of answers, as far as they may go: any writer of a store can make them as long as it likes.
+"""Bodies, as far as they may go: who sends them, as any writer of a store, can make them as long as it likes.
 
 whole(pieces, most_bytes)      all of it
 lines(pieces, most_bytes)      one after the other, none longer than that
