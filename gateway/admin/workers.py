@@ -23,6 +23,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, ValidationError
 
+from pdgate.cluster.address import joined
 from pdgate.cluster.bounded import TooLong, whole
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.config import ConfigError, Settings
@@ -111,7 +112,7 @@ def record_of(settings: Settings, entry: WorkerEntry) -> Instance:
     protocol = entry.protocol or (_SPOKEN.get(entry.runtime, "") if role.hands_over else "")
     if entry.bootstrap_port is not None:
         host = urlsplit(entry.url).hostname or ""
-        kv = f"[{host}]:{entry.bootstrap_port}" if ":" in host else f"{host}:{entry.bootstrap_port}"
+        kv = joined(host, entry.bootstrap_port)
     written = InstanceEntry(
         role=role,
         url=entry.url,
