@@ -5,17 +5,13 @@ nothing on disk and ends with the demo; engines wait for it, so no other part ha
 """
 
 import shutil
-import socket
-from collections.abc import Sequence
 from importlib.util import find_spec
-from tempfile import gettempdir
 
 from pdgate.cluster.queue import settings
+from pdgate.lab.processes import REDIS
 from pdgate.protocols.extras import install
 
-HOST = "127.0.0.1"
 PROTOCOL = "decode-first"
-PROGRAM = "redis-server"
 
 
 def why_not(url: str) -> str:
@@ -29,21 +25,9 @@ def why_not(url: str) -> str:
             return f"--queue {url}: engines are processes, which can share a Redis only"
     if find_spec("redis") is None:
         return f"{PROTOCOL} needs one more package: {install('redis')}"
-    if not url and shutil.which(PROGRAM) is None:
+    if not url and shutil.which(REDIS) is None:
         return (
-            f"{PROTOCOL} needs a queue that engines share: install {PROGRAM}, "
+            f"{PROTOCOL} needs a queue that engines share: install {REDIS}, "
             "or name a Redis with --queue redis://host:port/0"
         )
     return ""
-
-
-def own() -> tuple[str, Sequence[str]]:
-    """The address of a Redis that does not run yet, and the command that starts it."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    command = (
-        PROGRAM, "--bind", HOST, "--port", str(port),
-        "--save", "", "--appendonly", "no", "--dir", gettempdir(),
-    )  # fmt: skip
-    return f"redis://{HOST}:{port}/0", command

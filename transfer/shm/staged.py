@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from pdgate.transfer.base import (
     Forbidden,
@@ -41,14 +41,6 @@ _REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
     wire.ShmStatus.FORBIDDEN: Forbidden,
     wire.ShmStatus.FAILED: TransferError,
 }
-
-
-class _Slots(Protocol):
-    """What a Lane does, of which the buffers are the window's slots."""
-
-    def out(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
-
-    def into(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
 
 
 class _Refused(Exception):
@@ -187,7 +179,7 @@ class StagedWindow:
             raise _Refused(error(f"{transfer.what}: {status.name.lower().replace('_', ' ')}"))
 
     @contextmanager
-    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> Iterator[_Slots]:
+    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> "Iterator[Lane | _HostSlots]":
         if local.on_device is None:
             yield _HostSlots(local.memory, self._slots)
             return
@@ -211,6 +203,8 @@ class StagedWindow:
 
 
 class _HostSlots:
+    """What a Lane does, of which the buffers are the window's slots, for memory that we reach."""
+
     def __init__(self, memory: memoryview, slots: tuple[memoryview, memoryview]) -> None:
         self._memory = memory
         self._slots = slots
