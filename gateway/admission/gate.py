@@ -125,6 +125,7 @@ class Gate:
         self._strangers = WaitingModel(self)
         self.line_length = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_again = False
 
     def turn(self, name: str | None, place: LinePlace, may_give_way: bool = True) -> "FreeTurn":
         """Turn of a model's next call, to be entered at once. Raise Overloaded."""
@@ -225,10 +226,20 @@ class Gate:
         return waiter
 
     def begins(self, model: "WaitingModel") -> None:
-        """One that was let in is about to reserve its engines."""
+        """One that was let in is about to reserve its engines.
+
+        Then it is known what they have still room for: they are not to wait for it until they have read this one.
+        """
         model.beginning -= 1
         model.there.beginning -= 1
         model.tell()
+        if self.line_length and not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.look()
 
     def _left_line(self, model: "WaitingModel", place: LinePlace) -> None:
         """Its client is gone, or it is refused."""

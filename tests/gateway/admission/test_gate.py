@@ -363,8 +363,9 @@ async def test_calls_wait_here_while_engines_have_enough_to_read(endpoints: Endp
 
         prefill.unread_tokens = 5_000
         gate.look()
-        assert await begins(in_time)
+        # With what it reserves.
         prefill.unread_tokens = 20_000
+        assert await begins(in_time)
         gate.look()
         assert not await begins(late)
 
@@ -390,6 +391,8 @@ async def test_a_call_whose_prompt_is_cached_can_be_in_time_for_longer(
 
         prefill.unread_tokens = 5_000
         gate.look()
+        # With what it reserves.
+        prefill.unread_tokens = 65_000
         assert await begins(cached)
         assert not late.inside.is_set()
 
@@ -501,3 +504,36 @@ async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers()
             answering.has_read(3.0)
 
             assert await begins(waiting)
+
+
+async def test_an_engine_has_its_share_of_what_waits_before_it_has_read_the_first(
+    endpoints: Endpoints,
+) -> None:
+    """It would stand idle between two prompts until the next one has come."""
+    gate, engines = Gate(Limits(prefill_seconds=1.0), endpoints), scheduler(endpoints)
+    begun = 0
+
+    async def ask() -> None:
+        nonlocal begun
+        with gate.turn(MODEL, LinePlace(tokens=3000)) as turn:
+            if turn.waits:
+                await turn.come()
+            with engines.reserve(Role.PREFILL, prompt(3000, model=MODEL)):
+                begun += 1
+                await asyncio.Event().wait()
+
+    reading = engines.reserve(Role.PREFILL, prompt(30_000, model=MODEL))
+    calls = [asyncio.create_task(ask()) for _ in range(10)]
+    await settled()
+    assert begun == 0
+
+    reading.end()
+    gate.look()
+    for _ in range(10):
+        await settled()
+
+    # Of 0.3 s each.
+    assert begun == 4
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
