@@ -321,6 +321,9 @@ class Reserved(Protocol):
     def presume_read(self) -> None:
         """Count the prompt as read, as that time is over and nothing shows it; nothing is learnt."""
 
+    def presume_end(self) -> None:
+        """End where the engine reads and no more, for the same reason; `withdraw` may follow."""
+
     def drop_unread(self) -> None:
         """Drop what will not be computed, as the call gives way."""
 

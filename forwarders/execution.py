@@ -542,7 +542,7 @@ class Attempt:
 
         leg = forwarder.leg(self.call, prefill.instance, decode.instance)
         if comes_whole(self.call):
-            self._execution.unseen.expect(prefill.reading_seconds, prefill.end)
+            self._execution.unseen.expect(prefill.reading_seconds, prefill.presume_end)
         await self._answer(leg, DECODE, decode, begun=begun)
 
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:

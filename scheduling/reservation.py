@@ -126,6 +126,12 @@ class Reservation:
             self._endpoint.presumed += 1
             self._answers()
 
+    def presume_end(self) -> None:
+        """The same of an engine that reads and no more: the end, after which the prompt may still turn out not to be there."""
+        update = self._update
+        self.end()
+        self._update = update
+
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
         self._update = None
@@ -174,6 +180,8 @@ class Reservation:
         self.end()
 
     def end(self) -> None:
+        # It may be known for longer than its call is, whose body may be large.
+        self._update = None
         if not self._ended:
             self._ended = True
             endpoint = self._endpoint

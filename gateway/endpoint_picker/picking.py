@@ -263,7 +263,7 @@ class EndpointPicker:
             undone.pop_all()
         if comes_whole(call) and route.path != PREFILL_ONLY:
             one = answering if prefill is None else prefill
-            read = one.presume_read if prefill is None else one.end
+            read = one.presume_read if prefill is None else one.presume_end
             self._execution.unseen.expect(one.reading_seconds, read)
         if record.trace is not None:
             picked.choice.headers.update(record.trace.headers(picked.leg))

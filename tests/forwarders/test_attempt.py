@@ -38,6 +38,9 @@ class Noted:
     def presume_read(self) -> None:
         raise AssertionError("its answer streams")
 
+    def presume_end(self) -> None:
+        raise AssertionError("its answer streams")
+
     def drop_unread(self) -> None:
         raise AssertionError("nothing gives way")
 
