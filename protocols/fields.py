@@ -38,7 +38,7 @@ MOST_LIST_BYTES: Final = 512 << 10
 MOST_COUNT: Final = 1 << 40
 """More than any call takes: what is said beyond is a mistake, and must not overflow what adds it up."""
 _MOST_DIGITS: Final = 18
-_COUNT: Final = re.compile(r"\+?([0-9]+(?:_[0-9]+)*)(?:\.0+)?")
+_COUNT: Final = re.compile(r"(?:\+|-(?=[0_]+(?:\.0+)?\Z))?([0-9]+(?:_[0-9]+)*)(?:\.0+)?")
 """Beyond ASCII there are digits that int() reads, too."""
 
 _YES: Final = frozenset({"1", "on", "t", "true", "y", "yes"})

@@ -29,7 +29,8 @@ class RunningTransfer(Transfer):
     over: It has ended.
     """
 
-    def __init__(self, what: str, *, moves_bytes: bool = True) -> None:
+    def __init__(self, what: str, *, moves_bytes: bool = True, waits: bool = False) -> None:
+        """`waits`: no job has begun with it, and bytes move from `begin` on."""
         self.what = what
         self.state = State.RUNNING
         self.error: TransferError | None = None
@@ -37,7 +38,7 @@ class RunningTransfer(Transfer):
         self._lock = threading.Condition(threading.Lock())
         self.over = False
         self._left = not moves_bytes
-        self._begun = False
+        self._waits = waits
         self._callbacks: list[Callable[[Transfer], None]] = []
         self._interrupt: Callable[[], None] | None = None
 
@@ -72,7 +73,7 @@ class RunningTransfer(Transfer):
                 return False
             self.state, self.error, self.over = state, error, True
             # It may wait long for a thread, behind those that wait for hung peers.
-            self._left = self._left or not self._begun
+            self._left = self._left or self._waits
             self._lock.notify_all()
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
@@ -87,7 +88,7 @@ class RunningTransfer(Transfer):
         with self._lock:
             if self.over:
                 raise TransferInterrupted
-            self._begun = True
+            self._waits = False
 
     def on_interrupt(self, interrupt: Callable[[], None] | None) -> None:
         """For the job: how to wake it if the transfer ends early. Raises TransferInterrupted."""
