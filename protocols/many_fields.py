@@ -32,7 +32,7 @@ _counted = _Counted()
 
 class _Name(Enum):
     NONE = secrets.token_hex(16)
-    """There has to be one. It would be a key, and not be counted, so it is one that nobody else knows."""
+    """There has to be one. It would be a key, and not be counted, so it is one that no client knows."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:

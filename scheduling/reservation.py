@@ -64,7 +64,7 @@ class Reservation:
             freed: Told when the prompt has been read, or will not be.
             worked: Told of the instance, whose breaker may change by that a leg has ended well.
             update: Of the prefix index, where there is one: what the engine has of the prompt.
-            reads_only: Then it ends, and `freed` is told of that.
+            reads_only: Then it ends, and `freed` is called at the end.
         """
         self.instance = endpoint.instance
         self._endpoint = endpoint

@@ -383,7 +383,7 @@ class Gate:
                 if self.giving_way is not None:
                     self.giving_way.consider()
         finally:
-            # Whatever went wrong: else nobody would look again.
+            # Whatever went wrong: else no look would follow.
             if self.line_length:
                 self.wind()
 

@@ -66,7 +66,7 @@ class Limits:
         Args:
             given: Attribute -> its value; `prefill_seconds` of 0 for calls to wait at engines.
             kept: Targets for which calls wait here unless `prefill_seconds` says for what; each without end where it
-                is none. Nobody is turned away for them alone, with no other limit. None if calls do not wait.
+                is none. No call is turned away for them alone, with no other limit. None if calls do not wait.
         """
         given = dict(given)
         if given.get("prefill_seconds") == 0:
@@ -74,7 +74,7 @@ class Limits:
             kept = None
         limits = cls(**given)
         if limits.ttft_seconds is not None:
-            # Whoever has waited for that long is later than that.
+            # A call that has waited for that long is later than that.
             limits = replace(limits, wait_seconds=min(limits.wait_seconds, limits.ttft_seconds))
         if limits.prefill_seconds is not None:
             kept = None

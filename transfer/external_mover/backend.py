@@ -151,7 +151,7 @@ class Visiting(Moving):
         return TransferPlan(visit)
 
     def _left(self, address: Address) -> None:
-        """Nobody is there any more, and its next life has another address."""
+        """The peer is gone, and its next life has another address."""
         with self._lock:
             card = self._cards.pop(address, None)
         if card is not None:

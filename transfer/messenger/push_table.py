@@ -174,7 +174,7 @@ class PushTable:
     def drop(self, request_id: str, why: str) -> bool:
         """Its pages shall go. True if they are still read from: the core hears when not.
 
-        Which is at once where a write can be broken off: whoever wants the pages must not wait for a
+        Which is at once where a write can be broken off: the engine that needs the pages must not wait for a
         peer that does not answer.
         """
         with self._lock:

@@ -87,7 +87,7 @@ class StagedWindow:
             except _Refused as refused:
                 raise refused.error from None
             except TransferInterrupted:
-                # Between two words: the owner says nothing that nobody waits for.
+                # Between two words: the owner has no answer under way.
                 raise
             except OSError as error:
                 self.broken = True
@@ -123,7 +123,7 @@ class StagedWindow:
             self._alone.release()
 
     def _break_off(self, transfer: RunningTransfer) -> None:
-        """When it is over: nothing more of it is said, but for the answer somebody has to wait."""
+        """When it is over: nothing more of it is said, but the owner's answer has to be waited for."""
         timer = threading.Timer(BREAK_OFF_SECONDS, self._shut_on, [transfer])
         timer.daemon = True
         timer.start()
