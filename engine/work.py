@@ -298,9 +298,7 @@ class Work:
         chunks = self._with_guesses(step.chunks) if self._options.speculate else step.chunks
         spans = [span(chunk) for chunk in chunks]
         kept = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
-        computed = self._model.decoder.forward_with_states(
-            spans, self._memory, self.hooks.watch(kept)
-        )
+        computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
         for chunk, (logits, states) in zip(chunks, computed, strict=True):
             self._computed(chunk, logits, states)
         self.stats.steps += 1

@@ -41,7 +41,7 @@ from pdgate.protocols.chunks import (
     said,
 )
 from pdgate.protocols.errors import BadRequest, EngineRejected
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import UNREADABLE, count_of
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
@@ -59,8 +59,6 @@ _SAYS_MORE: Final = re.compile(
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 MOST_STREAMED: Final = 4096
 """Choices of one stream, if no more were asked for."""
-LONGEST_COUNT: Final = 9
-"""Digits of a number of choices."""
 
 MOST_PROMPTS_BYTES: Final = 4 << 20
 """Of a list of prompts that are counted: 4 ms a MiB."""
@@ -370,9 +368,9 @@ def choices_of(call: Call) -> int:
     """Number of choices that must end; at least one."""
     asked = 1
     if "n" in call.body:
-        asked = max(1, _count(call.value("n")))
+        asked = count_of(call.value("n")) or 1
     if call.path == GENERATE:
-        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+        asked = count_of(value(sampling_of(call), "n")) or 1
     elif call.path == COMPLETIONS:
         asked *= max(1, _listed(call, "prompt", b"["), _listed(call, "prompt", b'"'))
     return asked
@@ -386,7 +384,7 @@ def outputs_of(call: Call) -> int:
         # A list has one for each prompt, and each of them asks for as many: those that begin tell.
         return prompts
     try:
-        return prompts * max(1, _count(value(object_in(call.body, SAMPLING), "n", 1)))
+        return prompts * (count_of(value(object_in(call.body, SAMPLING), "n")) or 1)
     except BadRequest:
         return prompts
 
@@ -404,16 +402,6 @@ def _listed(call: Call, name: str, begins: bytes) -> int:
         return len(_read_list(raw))
     except UNREADABLE:
         return 0
-
-
-def _count(said: object) -> int:
-    """As engines read it, which take 2.0 and "2" for 2; 0 for what is no number."""
-    if isinstance(said, int):
-        return said
-    if isinstance(said, float) and said.is_integer():
-        return int(said)
-    text = said.strip() if isinstance(said, str) else ""
-    return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
 
 
 def _named(event: bytes) -> tuple[bytes, bytes, Event | None]:

@@ -41,6 +41,7 @@ class Endpoint:
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
+        presumed: Calls of this process whose prompt counts as read, though nothing has shown it.
         own_unread_squares: The sum of squares of those of this process, prompt by prompt.
         latency: How long what it does will take.
         dropped: How often a prompt that it was to compute was taken away again, as its call gave way.
@@ -76,6 +77,7 @@ class Endpoint:
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
+    presumed: int = 0
     own_unread_squares: int = 0
     latency: LatencyModel = field(default_factory=LatencyModel)
     dropped: int = 0

@@ -54,7 +54,7 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
-        freed: Called when a prefill engine has room for another call.
+        freed: Called when an engine has room for another prompt.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -157,6 +157,18 @@ class Scheduler:
         reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
+    def stays(self, call: Call, prefill: Endpoint) -> bool:
+        """Whether the call would not be split now, if this engine were chosen to read it."""
+        fixed = self._rule.fixed
+        if fixed is not None:
+            return fixed.taken is not Taken.SPLIT
+        # The rule looks at an engine that has the call.
+        reserved = Reservation(prefill, call.prompt_tokens, True)
+        try:
+            return self.decide(call, prefill.instance).taken is not Taken.SPLIT
+        finally:
+            reserved.withdraw()
+
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """Whether an engine answers probes, and is not known to stand still."""
         endpoint = self._by_id.get(instance.id)
@@ -242,6 +254,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
+        prefills = role is PREFILL
+        freed = self.freed if reads or prefills else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -250,13 +264,12 @@ class Scheduler:
                 reads,
                 not call.streams,
                 watches,
-                None,
+                freed,
                 update,
                 self._worked,
             )
-        freed = self.freed if role is PREFILL else None
         return Reservation(
-            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
     def _partners(

@@ -23,6 +23,7 @@ from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, Overloaded
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
 from pdgate.scheduling.admission import (
     NEVER,
     ORDINARY,
@@ -34,10 +35,13 @@ from pdgate.scheduling.admission import (
     Room,
     seconds_to_read,
 )
+from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 
 NOTHING: Final[Mapping[str, int]] = {}
+_COUNTED: Final = (PREFILL, DECODE, PLAIN)
 
 TICK_SECONDS: Final = 0.25
 NEIGHBOURS_SECONDS: Final = 0.005
@@ -51,6 +55,11 @@ LATE = "late"
 def nothing_cached(call: Call) -> Mapping[str, int]:
     """Where nobody knows."""
     return NOTHING
+
+
+def always_split(call: Call, prefill: Endpoint) -> bool:
+    """Return False, where no rule keeps calls on one engine."""
+    return False
 
 
 class GivesWay(Protocol):
@@ -91,25 +100,32 @@ class Gate:
         endpoints: Endpoints,
         lines: SharedLines | None = None,
         cached: Callable[[Call], Mapping[str, int]] = nothing_cached,
+        stays: Callable[[Call, Endpoint], bool] = always_split,
+        staged: bool = False,
     ) -> None:
         """
         Args:
             lines: Those of other processes, if any; the limits of engines hold for all of them.
             cached: Instance id -> tokens of a call's prompt that it has: so much sooner it is read.
+            stays: Whether decode would serve a call alone now, with that prefill engine for it.
+            staged: Decode is chosen when prefill has answered.
         """
         self.refused: Counter[tuple[str, str]] = Counter()
         self.giving_way: GivesWay | None = None
         self.limits = limits
-        self._room = Room(limits)
+        self._staged = staged
+        self._room = Room(limits, staged)
         self._endpoints = endpoints
         self._lines = lines
         self._cached = cached
+        self._stays = stays
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self.models: dict[str, WaitingModel] = {}
         self._strangers = WaitingModel(self)
         self.line_length = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._looks_again = False
 
     def turn(self, name: str | None, place: LinePlace, may_give_way: bool = True) -> "FreeTurn":
         """Turn of a model's next call, to be entered at once. Raise Overloaded."""
@@ -125,20 +141,21 @@ class Gate:
         if model is None:
             model = self._add(name or "")
         if model.eligible is not eligible:
-            model.eligible, model.ample = eligible, self._ample(eligible)
-        ample = model.ample
+            self._serves(model, eligible)
+        ample, there = model.ample, model.there
         if (
-            model.begun < ample.begun
-            and ample.reader.calls + model.beginning < ample.reading
+            there.begun < ample.begun
+            and ample.reader.calls + there.beginning < ample.reading
             and not model.waiters
         ):
             model.begun += 1
+            there.begun += 1
             return model.at_once
         return self._turn(name or "", eligible, model, place)
 
     def put(self, limits: Limits) -> None:
         """Put other limits in force, for calls that wait, too."""
-        self.limits, self._room = limits, Room(limits)
+        self.limits, self._room = limits, Room(limits, self._staged)
         for model in self.models.values():
             model.eligible = None
             model.line.late_share = limits.late_share
@@ -148,17 +165,25 @@ class Gate:
         """Let calls in for which there is room by now."""
         if not self.line_length:
             return
-        for name, model in self.models.items():
-            while (model.waiters or model.paused) and self.has_room(name, model):
-                if model.paused and self._lets_in(name, model):
-                    continue
-                if not model.waiters:
-                    break
-                self._begin_next(name, model)
+        waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
+        # Engines may serve several models: those take turns, the one first that had its last one longest ago.
+        while waiting:
+            waiting.sort(key=_last_turn)
+            waiting = [each for each in waiting if self._let_one_in(*each)]
 
     def waiting(self) -> Iterator[tuple[str, int]]:
         """(model, calls that wait for it)"""
         return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
+
+    def _let_one_in(self, name: str, model: "WaitingModel") -> bool:
+        """Whether one could be, and more wait."""
+        if not self.has_room(name, model):
+            return False
+        if not (model.paused and self._lets_in(name, model)):
+            if not model.waiters:
+                return False
+            self._begin_next(name, model)
+        return bool(model.waiters or model.paused)
 
     # A turn's.
 
@@ -171,13 +196,17 @@ class Gate:
             self._check_outlook(key, eligible, place, longest)
         if not model.waiters and self._room_for(eligible, model):
             return self._let_in(model)
-        room, tokens = self._room, place.tokens
-        cached = NOTHING if place.call is None else self._cached(place.call)
+        room, tokens, call = self._room, place.tokens, place.call
+        if call is not None and self._has_room_at_decode(eligible, model, call):
+            return self._let_in(model)
+        cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
+        # Who waits may be remembered for longer than it does, and its body may be large.
+        place.call = None
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
-        model.begun += 1
+        model.began()
         model.tell()
         return model.at_once
 
@@ -197,9 +226,20 @@ class Gate:
         return waiter
 
     def begins(self, model: "WaitingModel") -> None:
-        """One that was let in is about to reserve its engines."""
+        """One that was let in is about to reserve its engines.
+
+        Then it is known what they have still room for: they are not to wait for it until they have read this one.
+        """
         model.beginning -= 1
+        model.there.beginning -= 1
         model.tell()
+        if self.line_length and not self._looks_again:
+            self._looks_again = True
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self.look()
 
     def _left_line(self, model: "WaitingModel", place: LinePlace) -> None:
         """Its client is gone, or it is refused."""
@@ -210,6 +250,7 @@ class Gate:
 
     def ended(self, model: "WaitingModel") -> None:
         model.begun -= 1
+        model.there.begun -= 1
         if model.shared is not None:
             model.tell()
         if self.line_length:
@@ -223,12 +264,34 @@ class Gate:
         return eligible is None or self._room_for(eligible, model)
 
     def _room_for(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
-        if self._lines is None or model.shared is None:
-            return self._room.for_one_more(eligible, model.begun, model.beginning)
-        self._lines.take_in()
+        if model.eligible is not eligible:
+            self._serves(model, eligible)
+        there, others = model.there, self._others(model)
         since = model.since if model.waiters else None
-        others = model.shared.others()
-        return self._room.for_one_more(eligible, model.begun, model.beginning, others, since)
+        return self._room.for_one_more(eligible, there.begun, there.beginning, others, since)
+
+    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel", call: Call) -> bool:
+        """Whether the call would not be split, and so need not wait for prefill."""
+        prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
+        if prefill is None or not self._stays(call, prefill):
+            return False
+        there, others = model.there, self._others(model)
+        return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
+
+    def _others(self, model: "WaitingModel") -> OtherProcesses:
+        if self._lines is None or model.shared is None:
+            return NOBODY
+        self._lines.take_in()
+        return model.shared.others()
+
+    def _serves(self, model: "WaitingModel", eligible: EligibleSet) -> None:
+        """These engines serve the model now; maybe others, too."""
+        model.eligible, model.ample = eligible, self._ample(eligible)
+        model.engines = frozenset(
+            engine.instance.id for role in _COUNTED for engine in eligible.up[role]
+        )
+        alike = (one for one in self.models.values() if one.engines == model.engines)
+        model.moves(next((one.there for one in alike if one is not model), None) or CallsThere())
 
     def _ample(self, eligible: EligibleSet) -> Ample:
         if self._lines is not None or self.limits.ttft_seconds is not None:
@@ -260,8 +323,7 @@ class Gate:
             # Its client has left, and it is about to learn that.
             model.tell()
             return
-        model.begun += 1
-        model.beginning += 1
+        model.began(beginning=True)
         model.since = monotonic_ns()
         model.tell()
         others_wait = bool(model.line)
@@ -312,15 +374,18 @@ class Gate:
 
     def _tick(self) -> None:
         self._timer = None
-        self.look()
-        now = monotonic()
-        if now >= self._next_check:
-            self._next_check = now + TICK_SECONDS
-            self._turn_away_late(now - self.limits.wait_seconds)
-            if self.giving_way is not None:
-                self.giving_way.consider()
-        if self.line_length:
-            self.wind()
+        try:
+            self.look()
+            now = monotonic()
+            if now >= self._next_check:
+                self._next_check = now + TICK_SECONDS
+                self._turn_away_late(now - self.limits.wait_seconds)
+                if self.giving_way is not None:
+                    self.giving_way.consider()
+        finally:
+            # Whatever went wrong: else no look would follow.
+            if self.line_length:
+                self.wind()
 
     def _turn_away_late(self, earliest: float) -> None:
         """Those who have waited since before that."""
@@ -330,12 +395,27 @@ class Gate:
                 self._turn_away(model, place, self._refusal(key, TOO_LONG, expected))
 
 
+class CallsThere:
+    """Calls let in to one set of engines, by whatever names of models: limits are of engines.
+
+    Attributes:
+        begun, beginning: As of a WaitingModel; of all of them.
+    """
+
+    __slots__ = ("beginning", "begun")
+
+    def __init__(self) -> None:
+        self.begun = self.beginning = 0
+
+
 class WaitingModel:
     """The calls of one model.
 
     Attributes:
         begun: Let in, and not ended.
         beginning: Of these, who have not yet been able to reserve an engine.
+        there: Both, of all models that the same engines serve.
+        engines: Their ids.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         paused: The same of calls that gave way, each with a name of its own.
@@ -350,11 +430,13 @@ class WaitingModel:
         "beginning",
         "begun",
         "eligible",
+        "engines",
         "line",
         "pace",
         "paused",
         "shared",
         "since",
+        "there",
         "waiters",
     )  # fmt: skip
 
@@ -363,6 +445,8 @@ class WaitingModel:
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
+        self.there = CallsThere()
+        self.engines: frozenset[str] = frozenset()
         self.since = 0
         self.waiters: dict[LinePlace, tuple[asyncio.Future[None], float]] = {}
         self.paused: dict[object, asyncio.Future[None]] = {}
@@ -370,6 +454,21 @@ class WaitingModel:
         self.eligible: EligibleSet | None = None
         self.ample = NEVER
         self.at_once = FreeTurn(gate, self)
+
+    def began(self, *, beginning: bool = False) -> None:
+        """A call was let in; `beginning`: and cannot reserve an engine at once."""
+        self.begun += 1
+        self.there.begun += 1
+        if beginning:
+            self.beginning += 1
+            self.there.beginning += 1
+
+    def moves(self, there: CallsThere) -> None:
+        """To other engines, with all calls."""
+        for calls, sign in (self.there, -1), (there, 1):
+            calls.begun += sign * self.begun
+            calls.beginning += sign * self.beginning
+        self.there = there
 
     def tell(self) -> None:
         """Other processes, of what has changed."""
@@ -413,6 +512,10 @@ class FreeTurn:
         trace: TracebackType | None,
     ) -> None:
         self._gate.ended(self._model)
+
+
+def _last_turn(waiting: tuple[str, WaitingModel]) -> int:
+    return waiting[1].since
 
 
 class WaitingTurn(FreeTurn):

@@ -11,7 +11,7 @@ urgent calls costs no more than that.
 
 import asyncio
 from collections import Counter
-from time import monotonic
+from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Self
 
@@ -31,6 +31,8 @@ from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.status import Status
 
 PAUSE_SECONDS: Final = 0.02
+BACK_SECONDS: Final = 30.0
+"""For which a call that gave way waits for an engine of its model, when there is none any more."""
 LEAVING_SECONDS: Final = 1.0
 """After which a call that is to end, and whose client does not take what it has, holds up no other decision."""
 
@@ -79,7 +81,7 @@ class GivingWayGate:
             # Until those that were to end have, nothing is known of who has room.
             if self._leaving:
                 return
-            if model.waiters and not model.beginning:
+            if model.waiters and not model.there.beginning:
                 self._for_one_of(name, model, now)
 
     def lets_in(self, name: str, model: WaitingModel) -> bool:
@@ -87,18 +89,18 @@ class GivingWayGate:
         turns = [turn for turn in model.paused if isinstance(turn, LowTurn)]
         first = min(turns, key=lambda turn: turn.urgency(now))
         gate, its = self._gate, first.urgency(now)
-        # Of any model, as engines may serve several: what it has left is for these.
-        lines = (one.line for one in gate.models.values() if one.waiters)
+        # Of any model that the same engines serve: what it has left is for these.
+        lines = (one.line for one in gate.models.values() if one.waiters and _meets(one, model))
         if any(line.most_urgent() < its for line in lines):
             return False
-        if gate.eligible(name or None) is None and first.since > now - gate.limits.wait_seconds:
+        if gate.eligible(name or None) is None and first.since > now - BACK_SECONDS:
             # An engine may come back meanwhile.
             return False
         waiter = model.paused.pop(first)
         gate.line_length -= 1
         if not waiter.cancelled():
-            model.begun += 1
-            model.beginning += 1
+            model.began(beginning=True)
+            model.since = monotonic_ns()
             model.tell()
             waiter.set_result(None)
         return True
@@ -145,7 +147,14 @@ class GivingWayGate:
         others = NOBODY if model.shared is None else model.shared.others()
         in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
-            limits, eligible, urgency, model.begun, list(running), others, self._freed, in_time
+            limits,
+            eligible,
+            urgency,
+            model.there.begun,
+            list(running),
+            others,
+            self._freed,
+            in_time,
         )
         place.made_way += len(chosen)
         for one in chosen:
@@ -184,6 +193,11 @@ class GivingWayGate:
             for engine in engines:
                 if engine.instance.id == one.answering:
                     self._freed[one.answering] = engine.status
+
+
+def _meets(one: WaitingModel, other: WaitingModel) -> bool:
+    """Whether an engine serves both."""
+    return one is other or not one.engines.isdisjoint(other.engines)
 
 
 class LowTurn(FreeTurn):

@@ -280,10 +280,13 @@ class SqliteState:
     def _connection(self) -> sqlite3.Connection:
         if self._open is None:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = sqlite3.connect(
-                self._folder / "state.sqlite3", timeout=BUSY_SECONDS, isolation_level=None
-            )
+            path = self._folder / "state.sqlite3"
+            new = not path.exists()
+            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
+                if new:
+                    # Here, as the files beside it take its permissions.
+                    path.chmod(0o600)
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=NORMAL")
                 db.executescript(_SCHEMA)

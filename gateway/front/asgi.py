@@ -40,6 +40,7 @@ from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols.apis import Shape, shape_of
 from pdgate.protocols.errors import BadRequest, GatewayError
+from pdgate.protocols.sse import EVENT_ENDS
 
 MAX_WAITING_BYTES = 64 << 10
 MOST_DIGITS = 18
@@ -277,7 +278,7 @@ class AsgiClient:
 
     def expired(self) -> None:
         """Nothing came for a while."""
-        if not self._paused and self._last.endswith(b"\n\n"):
+        if not self._paused and self._last.endswith(EVENT_ENDS):
             self._pieces.append(PING)
             self._wake()
         assert self._silences is not None

@@ -104,8 +104,12 @@ class HttpUpstream:
             seconds = times.first_byte_seconds
         if within is not None and (seconds is None or within < seconds):
             seconds = within
+        free = self._pools.get(leg.to.url)
+        if leg.passed is not None and not call.may_be_repeated:
+            # Of one that had served it would be unknown whether the engine closed it before it read this.
+            free = None
         return Exchange(
-            leg, call, self._pools.get(leg.to.url), self, seconds, times.idle_seconds, behind, loads, True
+            leg, call, free, self, seconds, times.idle_seconds, behind, loads, True
         )  # fmt: skip
 
     def _times(self, call: Call) -> Timeouts:

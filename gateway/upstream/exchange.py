@@ -4,7 +4,7 @@
     async with exchange as answer: ...      of an answer that the client gets, while it comes
 
 It is sent on a connection that is free, else on a new one; and once more on a new one if the
-engine had closed that connection meanwhile.
+engine had closed that connection meanwhile. What must not be repeated is sent on a new one at once.
 
 The connection calls `on_head`, `on_body`, `on_end` (or `on_answer` for all three) and `fail`;
 one task awaits a stage:
@@ -143,7 +143,7 @@ class Exchange:
     ) -> None:
         """
         Args:
-            free: Connections to the engine, if there are any.
+            free: Connections to the engine that it may be sent on, if there are any.
             upstream: What it shares with all others. As arguments these would be stored with each leg.
             seconds: Until the first byte of the body.
             idle_seconds: Between two of its pieces.

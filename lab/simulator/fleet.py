@@ -55,7 +55,6 @@ def roles_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[
 class SimulatedFleet:
     """
     Attributes:
-        roles: Instance id -> its role.
         engines: Instance id -> engine.
     """
 
@@ -63,7 +62,6 @@ class SimulatedFleet:
         self, roles: Mapping[str, Role], hardware: Hardware, agenda: Agenda, random: Random
     ) -> None:
         self._agenda = agenda
-        self.roles = roles
         self.engines = {
             name: SimulatedEngine(name, hardware, agenda, SimulatedUsage(SLICE_SECONDS))
             for name in roles

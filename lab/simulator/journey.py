@@ -1,6 +1,6 @@
 """Journey of one call, as forwarders/execution.py has it for a hand-off.
 
-    media encoded, if there are engines for that, and then
+    media encoded, if there are engines for that, and then, when its turn has come,
     prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
                            `-> decode reserved, which reads and answers
 
@@ -75,6 +75,7 @@ class Journey:
         self._ask = ask
         self._roads = roads
         self._over = over
+        self._ready: Callable[[], None] = self._choose
         self._avoid: set[str] = set()
         self._asked_at = 0.0
         self._encoding: list[Reservation] = []
@@ -86,12 +87,25 @@ class Journey:
         self._pieces = 0
         self._said = 0
 
+    def come(self, ready: Callable[[], None]) -> None:
+        """Come; `ready`: to wait for its turn, when its media are encoded."""
+        self._ready = ready
+        if self._ask.media and self._roads.encoders.apart:
+            self._attempt()
+        else:
+            ready()
+
     def begin(self) -> None:
         """Begin, as the call is let in."""
         self.outcome.began = now = self._roads.agenda.now
-        if now > self._ask.at:
-            self.call = self.call.begun(now - self._ask.at)
-        self._attempt()
+        encoded = self.outcome.encoded
+        since = self._ask.at if encoded is None else encoded
+        if now > since:
+            self.call = self.call.begun(now - since)
+        if encoded is None:
+            self._attempt()
+        else:
+            self._choose()
 
     # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.
 
@@ -181,7 +195,10 @@ class Journey:
         self._encoding.remove(reserved)
         if not self._encoding:
             self.outcome.encoded = self._roads.agenda.now
-            self._choose()
+            if self.outcome.began is None:
+                self._ready()
+            else:
+                self._choose()
 
     def _choose(self) -> None:
         scheduler = self._roads.scheduler

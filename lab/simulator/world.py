@@ -107,7 +107,7 @@ def run(
         rule=plan.rule(),
         prefixes=index,
     )
-    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler)
+    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler, plan.staged)
     scheduler.freed = gate.look
     roads = Roads(
         agenda,
@@ -122,7 +122,8 @@ def run(
     def come(number: int, ask: TraceCall) -> None:
         def over() -> None:
             progress(1)
-            gate.ended(journey)
+            if journey.outcome.began is not None:
+                gate.ended(journey)
 
         def refused() -> None:
             journey.outcome.why = "turned away"
@@ -130,7 +131,7 @@ def run(
 
         journey = Journey(number, ask, roads, over)
         journeys.append(journey)
-        gate.come(ask.prompt_tokens, journey, journey.begin, refused)
+        journey.come(partial(gate.come, ask.prompt_tokens, journey, journey.begin, refused))
         if number + 1 < len(asks):
             agenda.at(asks[number + 1].at, partial(come, number + 1, asks[number + 1]))
 

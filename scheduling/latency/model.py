@@ -252,8 +252,8 @@ class LatencyModel:
             rate = self.family.quickest() or rate
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
-        # `QuadraticTerm.straight` and `Rate.expect` of a known one, without a call of either: this is
-        # done for each endpoint of each call.
+        # `Rate.expect` of a known one, without a call of it: this is done for each endpoint of each
+        # call.
         if not rate.fresh:
             rate.fit()
         straight = uncached_tokens + self.family.quadratic.per_token * squares
@@ -300,10 +300,10 @@ class LatencyModel:
     def has_read(self, tokens: int, squares: float, seconds: float, expected: float | None) -> None:
         """All that was unread when a call came; `expected`: what was said to be then."""
         quadratic, rate = self.family.quadratic, self.prefill_rate
-        # `QuadraticTerm.straight`, and what `learn` would not learn from: neither is called each time.
         believed = rate.learn(tokens + quadratic.per_token * squares, seconds, expected)
         # Now, as the next call asks for it.
         rate.fit()
+        # Else it would not learn, and is not called for that.
         if tokens >= SHORT:
             quadratic.learn(tokens, squares, believed)
         if rate.seen == ENOUGH:

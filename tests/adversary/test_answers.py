@@ -21,8 +21,10 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.chunks import LARGE_BYTES
 from pdgate.protocols.endings import choices_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
+from pdgate.protocols.internal import without_ours
 from tests.support.answers import error, opening, piece, usage, whole
 from tests.support.raw_server import chunk
 from tests.support.wire import LEG, Case
@@ -410,6 +412,16 @@ def test_no_whole_answer_says_where_kv_lies(null: bool) -> None:
             length = dict(case.exchange.headers).get(b"content-length")
             assert length in (None, b"%d" % len(encode(said)))
     loop.close()
+
+
+@pytest.mark.parametrize("length", [10, LARGE_BYTES])
+def test_nor_one_with_a_field_of_any_name(length: int) -> None:
+    """Long ones are read by a decoder of their own."""
+    said = {**whole("a" * length), "\0": 1}
+
+    cleared = without_ours(encode({"kv_transfer_params": PARAMS, **said}))
+
+    assert cleared == encode(said)
 
 
 def test_a_client_that_may_set_them_gets_them() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from pdgate.gateway.verification.window import Given
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     EngineFailed,
@@ -17,6 +18,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import BreakerLimits
+from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
@@ -287,3 +289,37 @@ def test_each_role_has_a_policy_of_its_own() -> None:
 
     assert engines.reserve(Role.PREFILL, CALL).instance is P1
     assert (prefill.asked, decode.asked, plain.asked) == ([CALL], [], [])
+
+
+def test_a_prompt_that_is_presumed_read_counts_as_that_and_teaches_nothing() -> None:
+    """Verification of what decode computes still knows that it may be unread."""
+    endpoints = fleet(PLAIN)
+    endpoint = endpoints.get("s0")
+    assert endpoint is not None
+    freed: list[int] = []
+    engines = scheduler(endpoints)
+    engines.freed = lambda: freed.append(endpoint.unread_tokens)
+
+    with engines.reserve(Role.PLAIN, CALL) as reserved:
+        assert reserved.reading_seconds == CALL.prompt_tokens / TOKENS_PER_SECOND
+        reserved.presume_read()
+        reserved.presume_read()
+
+        assert (endpoint.unread_tokens, endpoint.answering, freed) == (0, 1, [0])
+        assert endpoint.latency.prefill_rate.seen == 0
+        assert Given.to(endpoint).reads
+
+    assert (endpoint.calls, endpoint.answering, freed) == (0, 0, [0])
+    assert not Given.to(endpoint).reads
+
+
+def test_a_call_that_is_over_cannot_be_presumed_read() -> None:
+    endpoints = fleet(PLAIN)
+    endpoint = endpoints.get("s0")
+    assert endpoint is not None
+
+    with scheduler(endpoints).reserve(Role.PLAIN, CALL) as reserved:
+        pass
+    reserved.presume_read()
+
+    assert (endpoint.calls, endpoint.answering, endpoint.unread_tokens) == (0, 0, 0)

@@ -172,7 +172,11 @@ class PushTable:
         return Kept.PUSHING if pushes else Kept.WAITS
 
     def drop(self, request_id: str, why: str) -> bool:
-        """Its pages shall go. True if they are still read from: the core hears when not."""
+        """Its pages shall go. True if they are still read from: the core hears when not.
+
+        Which is at once where a write can be broken off: the engine that needs the pages must not wait for a
+        peer that does not answer.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is None:
@@ -188,6 +192,7 @@ class PushTable:
             if lingering:
                 self._counters.add(lingering=len(request.block_ids))
         for push in pushes:
+            push.cancel()
             self._look(push)
         return lingering
 
@@ -201,6 +206,9 @@ class PushTable:
         """D does not want it any more, or is gone. Returns when nothing can land any more."""
         with self._lock:
             push.sending.stop(error)
+        # Of one that has hung up the last write may have landed, or its answer be on its way.
+        if error.why is Why.SILENT:
+            push.cancel()
         self._look(push)
         push.over.wait()
 

@@ -24,6 +24,11 @@ HANDSHAKE_SECONDS: Final = 5.0
 """For all of it, however it is spread."""
 FAREWELL_SECONDS: Final = 1.0
 MAX_UNREAD_BYTES: Final = 1 << 20
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 600, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
+"""A host that is gone is missed after 20 minutes: seconds, seconds, times. Linux alone would take more than two hours
+(tcp(7): 7200, 75, 9). Not sooner: of a host that only cannot be reached, bytes that a library of transfers has sent may
+still land until its kernel gives them up, after about 15 minutes (tcp_retries2), in pages that others have by then.
+"""
 LOG_SECONDS: Final = 10.0
 """Between two lines about strangers."""
 
@@ -119,7 +124,7 @@ def _dialled(
     try:
         if watch is not None:
             watch(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
         try:
             session = _introduced(inner, Dialling(identity, purpose), until)
@@ -134,6 +139,18 @@ def _dialled(
         sock.close()
         raise
     return Channel(inner, session, sock)
+
+
+def _set_up(sock: socket.socket) -> None:
+    """Either end. A peer whose host is gone says nothing: who waits for its word, with nothing of
+    its own on the way, would wait for ever, and a load's blocks with it.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Door:
@@ -166,8 +183,6 @@ class Door:
         except OSError as error:
             self._refused(error)
             return
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             self._rooms[channel.purpose](channel)
         finally:
@@ -177,7 +192,7 @@ class Door:
     def _let_in(self, sock: socket.socket) -> Channel:
         """Raises OSError."""
         until = time.monotonic() + HANDSHAKE_SECONDS
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         tls = self._identity.tls
         inner = sock if tls is None else tls.around(sock, until, server=True)
         try:

@@ -46,7 +46,7 @@ class TransferJobs:
         """Raises TransferError if we are closed."""
         if plan.at_once:
             return self._at_once(what, plan.work)
-        transfer = self._track(RunningTransfer(what), timeout_seconds)
+        transfer = self._track(RunningTransfer(what, waits=True), timeout_seconds)
         try:
             taken = self._threads.submit(lambda: run(transfer, plan.work))
         except RuntimeError as error:
@@ -97,7 +97,7 @@ class TransferJobs:
 
 def run(transfer: RunningTransfer, work: Work) -> None:
     try:
-        transfer.on_interrupt(None)
+        transfer.begin()
         work(transfer)
     except TransferInterrupted:
         transfer.leave(transfer.error)

@@ -1,11 +1,12 @@
 """Proven connections to owners, kept for the next transfer."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pdgate.transfer.runtime.channel import Channel, Watch, dial
 from pdgate.transfer.runtime.fleet import Identity
-from pdgate.transfer.runtime.sockets import hung_up
+from pdgate.transfer.runtime.sockets import all_hung_up, hung_up
 
 CONNECT_SECONDS = 5.0
 MAX_IDLE_PER_PEER = 8
@@ -23,8 +24,16 @@ class Address:
     peer: str = ""
 
 
+def _nothing(address: Address) -> None:
+    """For who keeps nothing of a peer but its connections."""
+
+
 class Links:
-    def __init__(self, identity: Identity, purpose: str) -> None:
+    def __init__(
+        self, identity: Identity, purpose: str, gone: Callable[[Address], None] = _nothing
+    ) -> None:
+        """`gone`: told of an address all of whose idle connections have ended."""
+        self._gone = gone
         self._identity = identity
         self._purpose = purpose
         self._lock = threading.Lock()
@@ -35,10 +44,15 @@ class Links:
         """An idle connection that is still up, or a new one; `watch` as in `dial`. Blocking:
         to stop a transfer its socket is shut down. Raises OSError, of which Unproven.
         """
+        ended = False
         while channel := self._pop(address):
             if not hung_up(channel.sock):
                 return channel
             channel.close()
+            ended = True
+        if ended:
+            self._gone(address)
+        self._sweep()
         return dial(
             (address.host, address.port),
             self._identity,
@@ -50,11 +64,29 @@ class Links:
 
     def give_back(self, address: Address, channel: Channel) -> None:
         with self._lock:
-            idle = self._idle.setdefault(address, [])
-            if not self._closed and len(idle) < MAX_IDLE_PER_PEER:
-                idle.append(channel)
+            if not self._closed and len(self._idle.get(address, ())) < MAX_IDLE_PER_PEER:
+                self._idle.setdefault(address, []).append(channel)
                 return
         channel.close()
+
+    def _sweep(self) -> None:
+        """Lets go of peers that are gone. Their next life has another port and name, so their own
+        connections are not asked for again.
+        """
+        with self._lock:
+            idle = [channel for channels in self._idle.values() for channel in channels]
+            dead = set(all_hung_up([channel.sock for channel in idle]))
+            gone = [channel for channel in idle if channel.sock in dead]
+            left = {
+                address: [channel for channel in channels if channel.sock not in dead]
+                for address, channels in self._idle.items()
+            }
+            self._idle = {address: channels for address, channels in left.items() if channels}
+        for channel in gone:
+            channel.close()
+        for address, channels in left.items():
+            if not channels:
+                self._gone(address)
 
     def close(self) -> None:
         with self._lock:
@@ -67,4 +99,9 @@ class Links:
     def _pop(self, address: Address) -> Channel | None:
         with self._lock:
             idle = self._idle.get(address)
-            return idle.pop() if idle else None
+            if not idle:
+                return None
+            channel = idle.pop()
+            if not idle:
+                del self._idle[address]
+            return channel

@@ -2,7 +2,8 @@
 
     running --end(DONE)-------------------------> done, settled
             --end(FAILED | TIMED_OUT | CANCELLED)-> over for the caller; the job is
-                                                  interrupted and settles when it has left
+                                                  interrupted and settles when it has left;
+                                                  one that has not begun settles at once
 
 The first end wins. A job runs on a thread of the backend and holds the memory until it
 calls `leave`; only then may bytes no longer land.
@@ -28,7 +29,8 @@ class RunningTransfer(Transfer):
     over: It has ended.
     """
 
-    def __init__(self, what: str, *, moves_bytes: bool = True) -> None:
+    def __init__(self, what: str, *, moves_bytes: bool = True, waits: bool = False) -> None:
+        """`waits`: no job has begun with it, and bytes move from `begin` on."""
         self.what = what
         self.state = State.RUNNING
         self.error: TransferError | None = None
@@ -36,6 +38,7 @@ class RunningTransfer(Transfer):
         self._lock = threading.Condition(threading.Lock())
         self.over = False
         self._left = not moves_bytes
+        self._waits = waits
         self._callbacks: list[Callable[[Transfer], None]] = []
         self._interrupt: Callable[[], None] | None = None
 
@@ -69,6 +72,8 @@ class RunningTransfer(Transfer):
             if self.over:
                 return False
             self.state, self.error, self.over = state, error, True
+            # It may wait long for a thread, behind those that wait for hung peers.
+            self._left = self._left or self._waits
             self._lock.notify_all()
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
@@ -77,6 +82,13 @@ class RunningTransfer(Transfer):
         for callback in callbacks:
             callback(self)
         return True
+
+    def begin(self) -> None:
+        """For the job: from now on it touches the memory. Raises TransferInterrupted."""
+        with self._lock:
+            if self.over:
+                raise TransferInterrupted
+            self._waits = False
 
     def on_interrupt(self, interrupt: Callable[[], None] | None) -> None:
         """For the job: how to wake it if the transfer ends early. Raises TransferInterrupted."""

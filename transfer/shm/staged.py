@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from pdgate.transfer.base import (
     Forbidden,
@@ -32,6 +32,8 @@ from pdgate.transfer.shm.foreign import batches
 from pdgate.transfer.shm.segment import Segment
 
 LOOK_SECONDS: Final = 0.05
+BREAK_OFF_SECONDS: Final = 0.5
+"""For the owner's answer to a transfer that is given up: then the window is good for the next."""
 
 _REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
     wire.ShmStatus.STALE: StaleDescriptor,
@@ -39,14 +41,6 @@ _REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
     wire.ShmStatus.FORBIDDEN: Forbidden,
     wire.ShmStatus.FAILED: TransferError,
 }
-
-
-class _Slots(Protocol):
-    """What a Lane does, of which the buffers are the window's slots."""
-
-    def out(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
-
-    def into(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
 
 
 class _Refused(Exception):
@@ -73,6 +67,8 @@ class StagedWindow:
         self._segment = segment
         self._slots = segment.memory[:slot_bytes], segment.memory[slot_bytes : 2 * slot_bytes]
         self._alone = threading.Lock()
+        self._lock = threading.Lock()
+        self._inside: RunningTransfer | None = None
         self._lanes: dict[str, tuple[Lane, Pinned]] = {}
 
     def move(
@@ -90,6 +86,9 @@ class StagedWindow:
                 self._move(transfer, op, local, epoch, pieces, immediate)
             except _Refused as refused:
                 raise refused.error from None
+            except TransferInterrupted:
+                # Between two words: the owner has no answer under way.
+                raise
             except OSError as error:
                 self.broken = True
                 if transfer.over:
@@ -115,9 +114,24 @@ class StagedWindow:
         try:
             if self.broken:
                 raise PeerLost(f"{transfer.what}: another transfer was broken off")
+            with self._lock:
+                self._inside = transfer
             yield
         finally:
+            with self._lock:
+                self._inside = None
             self._alone.release()
+
+    def _break_off(self, transfer: RunningTransfer) -> None:
+        """When it is over: nothing more of it is said, but the owner's answer has to be waited for."""
+        timer = threading.Timer(BREAK_OFF_SECONDS, self._shut_on, [transfer])
+        timer.daemon = True
+        timer.start()
+
+    def _shut_on(self, transfer: RunningTransfer) -> None:
+        with self._lock:
+            if self._inside is transfer:
+                shut(self._sock)
 
     def _move(
         self,
@@ -131,7 +145,7 @@ class StagedWindow:
         cuts = list(batches(pieces, self._slots[0].nbytes))
         base = 0 if local.on_device is None else local.on_device.address
         ours = [[(base + here, length) for here, _, length in cut] for cut in cuts]
-        transfer.on_interrupt(lambda: shut(self._sock))
+        transfer.on_interrupt(lambda: self._break_off(transfer))
         with self._lane(transfer, local) as lane:
             # To its end: only then the last copies have been waited for.
             for number, _ in enumerate(lane.out(ours) if op is Op.WRITE else lane.into(ours)):
@@ -150,6 +164,8 @@ class StagedWindow:
         cut: Sequence[Piece],
         immediate: int | None,
     ) -> None:
+        if transfer.over:
+            raise TransferInterrupted
         offsets, lengths = [there for _, there, _ in cut], [length for _, _, length in cut]
         try:
             wire.send_move(self._sock, wire.SlotMove(op, slot, epoch, offsets, lengths, immediate))
@@ -163,7 +179,7 @@ class StagedWindow:
             raise _Refused(error(f"{transfer.what}: {status.name.lower().replace('_', ' ')}"))
 
     @contextmanager
-    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> Iterator[_Slots]:
+    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> "Iterator[Lane | _HostSlots]":
         if local.on_device is None:
             yield _HostSlots(local.memory, self._slots)
             return
@@ -187,6 +203,8 @@ class StagedWindow:
 
 
 class _HostSlots:
+    """What a Lane does, of which the buffers are the window's slots, for memory that we reach."""
+
     def __init__(self, memory: memoryview, slots: tuple[memoryview, memoryview]) -> None:
         self._memory = memory
         self._slots = slots

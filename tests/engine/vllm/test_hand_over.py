@@ -1,5 +1,6 @@
 """Pages cross between two workers, whatever else happens to the request."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -8,6 +9,7 @@ import pytest
 from pdgate.engine.layout import Layout
 from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Drop, Evict, Hold, Progress
 from pdgate.engine.vllm.reports import Results
+from pdgate.engine.vllm.worker_side import SLOW_EVICTION_SECONDS
 from pdgate.transfer.messenger.offers import Dropped
 from tests.engine.vllm.two_workers import (
     D_BLOCKS,
@@ -16,10 +18,13 @@ from tests.engine.vllm.two_workers import (
     PROMPT,
     SECONDS,
     TOKENS,
+    Engine,
     Pair,
+    asked_of,
     content,
     kept,
 )
+from tests.support.told import Told
 from tests.support.waiting import wait_until
 
 
@@ -92,6 +97,34 @@ def test_a_prefill_that_does_not_end_fails_decode_and_frees_both(
         assert pair.p.freed.wait(SECONDS)
         sent = pair.p.results().sent
     assert sent == {"p1"}
+
+
+@pytest.mark.parametrize("backend", ["shm", "tcp"])
+def test_a_preempted_prefill_does_not_wait_for_a_frozen_decode(backend: str) -> None:
+    """What is written to it is broken off: vLLM's main thread waited for the end of its lease."""
+    with ExitStack() as stack:
+        p = Engine(backend, "prefill", stack)
+        module = "tests.engine.vllm.decode_process"
+        d = stack.enter_context(Told(module, backend, *p.connector.kv_address))
+        assert d.answer() == "asked"
+        p.obey([asked_of(p), Progress("p1", P_BLOCKS, TOKENS)])
+        pushes = p.hand_over._pushes._pushes
+        wait_until(
+            lambda: [one for of_key in pushes.values() for one in of_key if one.began], "a push"
+        )
+        d.freeze()
+        for layer in range(LAYOUT.layers - 1):
+            p.computed(layer)
+
+        began = time.monotonic()
+        p.evict([Evict("p1")])
+
+        assert time.monotonic() - began < SLOW_EVICTION_SECONDS
+        assert not pushes
+        d.thaw()
+        assert d.do("outcome") == "failed"
+        p.obey([kept()])
+        assert p.results().sent == {"p1"}
 
 
 def test_a_cancelled_load_ends_on_both_sides(pair: Pair) -> None:

@@ -18,6 +18,7 @@ from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer.messenger.counters import MessengerCounters
 
 LEASE_SECONDS = 10.0
+BLOCK_TOKENS = 4
 BLOCKS = (5, 6, 7)
 
 
@@ -102,7 +103,7 @@ class Rig:
             self.calls = FakeCalls(failed)
             return self.calls
 
-        self.worker = WorkerSide(self._connect, calls, lambda: self.now)
+        self.worker = WorkerSide(self._connect, calls, BLOCK_TOKENS, lambda: self.now)
 
     def _connect(self, core: Core) -> Connector:
         self.connector = WritesDown(core)

@@ -43,6 +43,38 @@ def test_what_says_nothing_is_no_hindrance(fields: dict[str, object]) -> None:
     assert why_not(chat(**fields)) == ""
 
 
+@pytest.mark.parametrize(
+    "prompt", [["a", "b"], [[1], [2]], ["a", [1]], [[1, 2], [3, 4], [5]], ["x" * 5000, "b"]]
+)
+def test_several_prompts_are_several_answers(prompt: list[object]) -> None:
+    """Of which the events of the first do not tell, and another engine was asked for its rest only."""
+    body = {"model": "m", "prompt": prompt, "stream": True}
+
+    assert why_not(call_of(encode(body), COMPLETIONS)) == "several prompts"
+
+
+@pytest.mark.parametrize("prompt", ["a", ["a"], [1, 2], [[1, 2]]])
+def test_one_prompt_is_one_however_it_is_written(prompt: object) -> None:
+    body = {"model": "m", "prompt": prompt, "stream": True}
+
+    assert why_not(call_of(encode(body), COMPLETIONS)) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "min_tokens", "max_completion_tokens", "top_logprobs"]
+)
+@pytest.mark.parametrize("said", [-1, "all", [1], "x" * 20_000])
+def test_what_is_no_count_may_mean_anything(name: str, said: object) -> None:
+    """vLLM takes -1 log-probabilities for those of all tokens."""
+    assert why_not(chat(**{name: said})) == f"the field {name}"
+
+
+def test_of_a_completion_log_probabilities_are_counted() -> None:
+    body = {"model": "m", "prompt": "hi", "stream": True, "logprobs": -1}
+
+    assert why_not(call_of(encode(body), COMPLETIONS)) == "the field logprobs"
+
+
 def test_an_echo_is_part_of_the_answer() -> None:
     body = {"model": "m", "prompt": "hi", "stream": True, "echo": True}
 

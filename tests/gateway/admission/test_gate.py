@@ -8,13 +8,16 @@ import pytest
 
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
+from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
+from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
+from tests.support.scripted import fleet, scheduler
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -360,8 +363,9 @@ async def test_calls_wait_here_while_engines_have_enough_to_read(endpoints: Endp
 
         prefill.unread_tokens = 5_000
         gate.look()
-        assert await begins(in_time)
+        # With what it reserves.
         prefill.unread_tokens = 20_000
+        assert await begins(in_time)
         gate.look()
         assert not await begins(late)
 
@@ -387,5 +391,149 @@ async def test_a_call_whose_prompt_is_cached_can_be_in_time_for_longer(
 
         prefill.unread_tokens = 5_000
         gate.look()
+        # With what it reserves.
+        prefill.unread_tokens = 65_000
         assert await begins(cached)
         assert not late.inside.is_set()
+
+
+async def test_calls_without_tokens_are_served_one_after_another(endpoints: Endpoints) -> None:
+    async with callers(Gate(Limits(decode_concurrency=1), endpoints)) as come:
+        calls = [come(tokens=0) for _ in range(5)]
+        for call in calls:
+            await asyncio.wait_for(call.inside.wait(), PATIENCE_SECONDS)
+            await call.leave()
+
+
+async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
+    endpoints: Endpoints,
+) -> None:
+    """Adapters are models of their own, and who names no model means one of them."""
+    names = [MODEL, "adapter", "other"]
+    for name in ("p", "d"):
+        endpoints.mark_up(name, names)
+    async with callers(Gate(Limits(decode_concurrency=1), endpoints)) as come:
+        waiting = [come(model=name) for name in names for _ in range(3)]
+        served = []
+        for _ in range(4):
+            await settled()
+            (inside,) = [caller for caller in waiting if caller.inside.is_set()]
+            served.append(waiting.index(inside) // 3)
+            waiting[waiting.index(inside)] = come(model=names[served[-1]])
+            await inside.leave()
+
+        # The first one had no turn, as nothing waited.
+        assert served[0] == 0
+        assert sorted(served[1:]) == [0, 1, 2]
+
+
+async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: Endpoints) -> None:
+    asked: list[str] = []
+
+    def stays(call: Call, prefill: Endpoint) -> bool:
+        asked.append(prefill.instance.id)
+        return call.prompt_tokens <= 1000
+
+    gate = Gate(Limits(prefill_seconds=1.0), endpoints, stays=stays)
+    prefill, decode = endpoints.get("p"), endpoints.get("d")
+    assert prefill is not None
+    assert decode is not None
+    prefill.unread_tokens = 50_000
+    async with callers(gate) as come:
+        long, short = come(call=prompt(4000)), come(call=prompt(10))
+        await settled()
+        assert not long.inside.is_set()
+        assert short.inside.is_set()
+        assert asked == ["p", "p"]
+
+        decode.unread_tokens = 50_000
+        busy = come(call=prompt(10))
+        await settled()
+        assert not busy.inside.is_set()
+
+
+async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints) -> None:
+    """Who leaves may be remembered as one of the longest."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
+    with gate.turn(MODEL, LinePlace()):
+        place = LinePlace(call=prompt(1000))
+        with gate.turn(MODEL, place) as turn:
+            assert turn.waits
+            assert place.call is None
+
+
+async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:
+    """And, when no engine serves its model any more, only for a while."""
+    for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model="b"))
+        endpoints.mark_up(name, ["b"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1, wait_seconds=1e9), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        come(model="b"), come(model="b")
+        await settled()
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            back = asyncio.create_task(turn.again())
+            await settled()
+            gate.look()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+            endpoints.remove("p")
+            endpoints.remove("d")
+            back = asyncio.create_task(turn.again())
+            await settled()
+            gate.look()
+            await settled()
+            assert not back.done()
+            turn.since -= BACK_SECONDS
+            gate.look()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers() -> None:
+    """No call ends, and nothing else tells the gate before its next tick."""
+    plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
+    gate, engines = Gate(Limits(prefill_seconds=1.0), plain), scheduler(plain)
+    engines.freed = gate.look
+    async with callers(gate) as come:
+        with engines.reserve(Role.PLAIN, prompt(30_000, model=MODEL)) as answering:
+            waiting = come()
+            assert not await begins(waiting)
+
+            answering.has_read(3.0)
+
+            assert await begins(waiting)
+
+
+async def test_an_engine_has_its_share_of_what_waits_before_it_has_read_the_first(
+    endpoints: Endpoints,
+) -> None:
+    """It would stand idle between two prompts until the next one has come."""
+    gate, engines = Gate(Limits(prefill_seconds=1.0), endpoints), scheduler(endpoints)
+    begun = 0
+
+    async def ask() -> None:
+        nonlocal begun
+        with gate.turn(MODEL, LinePlace(tokens=3000)) as turn:
+            if turn.waits:
+                await turn.come()
+            with engines.reserve(Role.PREFILL, prompt(3000, model=MODEL)):
+                begun += 1
+                await asyncio.Event().wait()
+
+    reading = engines.reserve(Role.PREFILL, prompt(30_000, model=MODEL))
+    calls = [asyncio.create_task(ask()) for _ in range(10)]
+    await settled()
+    assert begun == 0
+
+    reading.end()
+    gate.look()
+    for _ in range(10):
+        await settled()
+
+    # Of 0.3 s each.
+    assert begun == 4
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)

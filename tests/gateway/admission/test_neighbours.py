@@ -164,3 +164,26 @@ async def test_what_prefill_has_to_read_for_one_keeps_the_calls_of_the_other_wai
         reading.end()
 
         await (await waits).aclose()
+
+
+async def test_an_engine_goes_from_line_to_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker whose prompt is read looks first, and would take the engine again each time."""
+    monkeypatch.setattr(lines, "HANGS_NS", int(PATIENCE_SECONDS * 1e9))
+    with two(tmp_path, AdmissionSection(prefill_seconds=1.0)) as (one, other):
+        reading, waits = one.reserve(50_000), {}
+        for worker in (one, one, other, other):
+            waits[worker.begin()] = worker
+        await waiting.until(lambda: one.gate.line_length + other.gate.line_length == 4, "lines")
+        served = []
+        while waits:
+            reading.end()
+            one.gate.look()
+            (began,), _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            served.append(waits.pop(began))
+            reading = served[-1].reserve(50_000)
+            await began.result().aclose()
+        reading.end()
+
+        assert served in ([one, other, one, other], [other, one, other, one])

@@ -1,6 +1,8 @@
 """What every state of batches keeps to: SQLite's, and Redis'."""
 
 import asyncio
+import os
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -266,3 +268,20 @@ async def test_one_process_leads_until_it_resigns(states: States) -> None:
     await one.lead.resign()
     assert await other.lead.take()
     assert not await one.lead.take()
+
+
+async def test_the_file_of_states_is_for_us_alone_in_a_folder_that_others_read(
+    tmp_path: Path,
+) -> None:
+    os.chmod(tmp_path, 0o755)
+    states = States(tmp_path, "")
+    before = os.umask(0)
+    try:
+        await added(states.process().routed, file("f"))
+        with os.scandir(tmp_path) as found:
+            modes = {one.name: one.stat().st_mode & 0o777 for one in found}
+    finally:
+        os.umask(before)
+        await states.close()
+
+    assert modes == dict.fromkeys([f"state.sqlite3{end}" for end in ("", "-wal", "-shm")], 0o600)

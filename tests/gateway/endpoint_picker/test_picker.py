@@ -278,6 +278,19 @@ async def test_calls_wait_for_room_and_those_beyond_the_line_get_429() -> None:
         assert destination(await waiting)
 
 
+@pytest.mark.parametrize("split", [True, False], ids=["split", "plain"])
+async def test_a_prompt_counts_as_read_in_time_though_its_whole_response_has_not_begun(
+    split: bool,
+) -> None:
+    """Calls wait until an engine has little to read, and nothing tells when it has read this one."""
+    engines = [Engine(Role.PREFILL), Engine(Role.DECODE)] if split else [Engine(Role.PLAIN)]
+    long = [{"role": "user", "content": "word " * 1_200}]
+    async with picker_of(*engines, targets={"ttft_seconds": 0.5}) as (_, picker):
+        asking = [picker.request() for _ in range(3)]
+        for one in asking:
+            assert destination(await one.asks(messages=long))
+
+
 async def test_a_key_is_asked_for_and_its_calls_are_counted() -> None:
     keys = ({"name": "ann", "sha256": hash_of(b"secret")},)
     async with picker_of(Engine(Role.PLAIN), api_keys=keys) as (_, picker):

@@ -27,21 +27,22 @@ EVENT = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"
 OFTEN = TimeoutsSection(ping_seconds=0.01)
 
 
-async def test_a_silent_stream_is_kept_alive_and_goes_on() -> None:
+@pytest.mark.parametrize("event", [EVENT, EVENT.replace(b"\n", b"\r\n")], ids=["LF", "CRLF"])
+async def test_a_silent_stream_is_kept_alive_and_goes_on(event: bytes) -> None:
     decode = Held()
     engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
     async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await gateway.wire()
         writer.write(ask(stream=True))
         call = await decode.next()
-        await call.peer.send(STREAM_HEAD + chunk(EVENT))
-        await reader.readuntil(chunk(EVENT))
+        await call.peer.send(STREAM_HEAD + chunk(event))
+        await reader.readuntil(chunk(event))
 
         assert await reader.readexactly(len(chunk(PING)) * 2) == chunk(PING) * 2
 
-        await call.peer.send(chunk(EVENT) + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+        await call.peer.send(chunk(event) + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
         rest = await reader.readuntil(LAST_CHUNK)
-        assert rest.replace(chunk(PING), b"").count(EVENT) == 1
+        assert rest.replace(chunk(PING), b"").count(event) == 1
 
 
 async def test_no_comment_gets_into_the_middle_of_an_event() -> None:

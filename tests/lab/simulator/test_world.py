@@ -320,6 +320,19 @@ def test_media_are_encoded_first_by_as_many_engines_as_there_are() -> None:
         assert text.ttft < ITEM_SECONDS
 
 
+def test_calls_wait_for_their_turn_when_their_media_are_encoded() -> None:
+    """Both are encoded at the same time, and have the one place at prefill one after the other."""
+    picture = TraceCall(0.0, 2000, 11, (), media=1)
+    limits = Limits(prefill_concurrency=1)
+    plan = replace(PLAN, encoders=2, item_seconds=ITEM_SECONDS, limits=limits, prefills=1)
+
+    first, second = run(plan, [picture, picture]).outcomes
+
+    assert (first.began, first.encoded, second.encoded) == (ITEM_SECONDS,) * 3
+    assert first.prefilled is not None
+    assert second.began == pytest.approx(first.prefilled)
+
+
 def test_without_engines_for_media_the_one_that_reads_encodes_them() -> None:
     pictures, text = encoded_by(0).outcomes
 

@@ -1,5 +1,6 @@
 """The scheduler tells the index what goes where, and what becomes of it."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -172,6 +173,32 @@ def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
 
     assert engines.known() == {}
     assert engines.index.read_tokens == 0
+
+
+def test_what_prefill_is_presumed_to_have_is_taken_back_when_its_call_fails() -> None:
+    engines = Engines()
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        prefill.presume_end()
+        assert engines.at("p0").calls == 0
+        assert engines.known() == {"p0": 8}
+        prefill.withdraw()
+
+    assert engines.known() == {}
+    prefill.presume_end()
+
+
+def test_a_call_that_is_over_is_kept_by_no_one_who_knows_its_reservation() -> None:
+    """Its body may be megabytes, and the time for which its prompt would count as unread minutes."""
+    engines, call = Engines(), call_of()
+    before = sys.getrefcount(call)
+
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        assert sys.getrefcount(call) > before
+    presumed = prefill.presume_end
+
+    assert sys.getrefcount(call) == before
+    presumed()
 
 
 def gone(engines: Engines) -> None:

@@ -119,6 +119,35 @@ def test_what_cannot_be_right_is_refused_by_name(
     assert isinstance(answer(prefill, push(decode)), messages.Writing)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"address": {"more": "x" * 150_000}}, id="more than a packet to the mover"),
+        pytest.param({"address": {"more": "x" * 400_000}}, id="more than its socket takes"),
+        pytest.param({"address": {"more": "\N{EURO SIGN}" * 2000}}, id="long in UTF-8"),
+        pytest.param({"address": {"x" * 5000: 1}}, id="long name"),
+        pytest.param({"address": dict.fromkeys(map(str, range(1000)), 1)}, id="many fields"),
+        pytest.param({"address": {"more": {"more": {}}}}, id="nested"),
+        pytest.param({"address": {"more": [1] * 5000}}, id="list"),
+        pytest.param({"address": {"port": 2**64 - 1}}, id="large number"),
+        pytest.param({"length": 2**64 - 1}, id="large length"),
+        pytest.param({"epoch": "0" * 150_000}, id="long epoch"),
+    ],
+)
+def test_a_descriptor_that_is_not_short_plain_data_is_refused(
+    prefill: FakeCore, decode: FakeCore, wrong: dict[str, Any]
+) -> None:
+    """It ended the mover, and with it the pushes of others."""
+    right = descriptors.as_data(decode.regions[0].descriptor)
+    address = {**right["address"], **wrong.get("address", {})}
+
+    refused = answer(prefill, push(decode, descriptors=[{**right, **wrong, "address": address}]))
+
+    assert isinstance(refused, messages.RefusedMessage)
+    assert refused.why == Why.BROKEN
+    assert isinstance(answer(prefill, push(decode)), messages.Writing)
+
+
 @pytest.mark.parametrize("field", ["length", "backend", "epoch", "address"])
 def test_a_descriptor_of_other_memory_is_refused_or_fails(
     prefill: FakeCore, decode: FakeCore, field: str

@@ -102,9 +102,11 @@ def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: TransferJobs)
         assert full.acquire(timeout=SECONDS)
     waiting = jobs.start("another", SECONDS, TransferPlan(lambda _: worked.set()))
     waiting.cancel()
-    go_on.set()
 
-    assert waiting.settle(SECONDS)
+    assert waiting.settled
+    go_on.set()
+    for transfer in held:
+        transfer.wait(SECONDS)
     assert not worked.is_set()
 
 
