@@ -165,7 +165,12 @@ class Reservation:
 
     def worked(self) -> None:
         """A leg has ended well there."""
-        ended_well(self._endpoint, self._worked)
+        # `ended_well`, without a call of it for each leg.
+        endpoint, worked = self._endpoint, self._worked
+        endpoint.ended_well += 1
+        breaker = endpoint.breaker
+        if worked is not None and (breaker.latest or breaker.state is TRIAL):
+            worked(endpoint.instance.id)
 
     def handed_over(self) -> None:
         """Note a good answer to a leg that names the KV of a prefill engine."""
@@ -197,7 +202,11 @@ class Reservation:
                 endpoint.presumed -= 1
             unread = self._unread
             if unread:
-                self._read()
+                # `_read`, as above.
+                endpoint.unread_tokens -= unread
+                endpoint.own_unread_squares -= unread * unread
+                endpoint.read_tokens += unread
+                self._unread = 0
             if endpoint.shared is not None:
                 endpoint.shared.changed(endpoint)
             # As a method it would be looked up anew each time.

@@ -116,6 +116,8 @@ class Gate:
         self._staged = staged
         self._room = Room(limits, staged)
         self._endpoints = endpoints
+        # Looked up here for every call, so without a function where they are there.
+        self._eligible_sets = endpoints.eligible_sets
         self._lines = lines
         self._cached = cached
         self._stays = stays
@@ -132,7 +134,7 @@ class Gate:
         if place.urgency > ORDINARY and may_give_way and self.giving_way is not None:
             return self.giving_way.turn(name, place)
         try:
-            eligible = self._endpoints.eligible(name)
+            eligible = self._eligible_sets.get(name) or self._endpoints.eligible(name)
         except GatewayError:
             # No engine serves it, which the scheduler says. A name that none knows is
             # not remembered: anybody could make up many.
