@@ -168,19 +168,31 @@ class Gate:
         if not self.line_length:
             return
         waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
+        # Nobody leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
+        full: set[CallsThere] = set()
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
         while waiting:
             waiting.sort(key=_last_turn)
-            waiting = [each for each in waiting if self._let_one_in(*each)]
+            waiting = [each for each in waiting if self._let_one_in(*each, full)]
 
     def waiting(self) -> Iterator[tuple[str, int]]:
         """(model, calls that wait for it)"""
         return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
 
-    def _let_one_in(self, name: str, model: "WaitingModel") -> bool:
+    def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
         """Whether one could be, and more wait."""
-        if not self.has_room(name, model):
-            return False
+        eligible = self.eligible(name or None)
+        # Without one no engine serves it any more, which the scheduler says.
+        if eligible is not None:
+            if model.eligible is not eligible:
+                self._serves(model, eligible)
+            if model.there in full:
+                return False
+            if not self._room_for(eligible, model):
+                if self._lines is None:
+                    # Else another name may have its turn where other processes wait for this one.
+                    full.add(model.there)
+                return False
         if not (model.paused and self._lets_in(name, model)):
             if not model.waiters:
                 return False
@@ -259,11 +271,6 @@ class Gate:
             self.look()
 
     # How.
-
-    def has_room(self, name: str, model: "WaitingModel") -> bool:
-        eligible = self.eligible(name or None)
-        # No engine serves it any more, which the scheduler says.
-        return eligible is None or self._room_for(eligible, model)
 
     def _room_for(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
         if model.eligible is not eligible:

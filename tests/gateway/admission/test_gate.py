@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
@@ -425,6 +426,37 @@ async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
         # The first one had no turn, as nothing waited.
         assert served[0] == 0
         assert sorted(served[1:]) == [0, 1, 2]
+
+
+async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
+    endpoints: Endpoints,
+) -> None:
+    asked: list[str] = []
+
+    class WatchedLimits(Limits):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "decode_concurrency":
+                asked.append(name)
+            return super().__getattribute__(name)
+
+    names = [MODEL, *(f"adapter {number}" for number in range(20))]
+    for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model="other"))
+        endpoints.mark_up(name, ["other"])
+    for name in ("p", "d"):
+        endpoints.mark_up(name, names)
+    gate = Gate(WatchedLimits(decode_concurrency=1), endpoints)
+    async with callers(gate) as come:
+        inside = [come(), come(model="other")]
+        waiting = [come(model=name) for name in [*names, "other"]]
+        await settled()
+        asked.clear()
+        gate.look()
+        assert len(asked) == 2
+
+        await inside[1].leave()
+        await settled()
+        assert [caller.inside.is_set() for caller in waiting] == [False] * len(names) + [True]
 
 
 async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: Endpoints) -> None:
