@@ -305,8 +305,7 @@ def reads_soon(most: float, engine: Endpoint) -> bool:
     unread = engine.unread_tokens
     if not unread:
         return True
-    begins = engine.latency.prefill_seconds(0, 0.0) or 0.0
-    most, expected = max(most, ALONE * begins), waiting_seconds(engine)
+    most, expected = max(most, ALONE * engine.latency.begin_seconds()), waiting_seconds(engine)
     if expected < most:
         return True
     far = _far(engine)
