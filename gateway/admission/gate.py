@@ -23,7 +23,7 @@ from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, Overloaded
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Role
 from pdgate.scheduling.admission import (
     NEVER,
     ORDINARY,
@@ -205,13 +205,17 @@ class Gate:
         self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
     ) -> "FreeTurn":
         """Where a closer look is needed. Raises Overloaded."""
-        longest = self.limits.ttft_seconds
-        if longest is not None:
-            self._check_outlook(key, eligible, place, longest)
-        if not model.waiters and self._room_for(eligible, model):
-            return self._let_in(model)
         room, tokens, call = self._room, place.tokens, place.call
-        if call is not None and self._has_room_at_decode(eligible, model, call):
+        longest = self.limits.ttft_seconds
+        late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
+        if not late and not model.waiters and self._room_for(eligible, model):
+            return self._let_in(model)
+        stays = call is not None and self._stays_at_decode(eligible, call)
+        if late and stays and longest is not None:
+            late = _seconds_late(eligible, tokens, longest, DECODE)
+        if late:
+            raise self._refusal(key, LATE, late)
+        if stays and self._has_room_at_decode(eligible, model):
             return self._let_in(model)
         cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
@@ -279,11 +283,13 @@ class Gate:
         since = model.since if model.waiters else None
         return self._room.for_one_more(eligible, there.begun, there.beginning, others, since)
 
-    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel", call: Call) -> bool:
+    def _stays_at_decode(self, eligible: EligibleSet, call: Call) -> bool:
         """Whether the call would not be split, and so need not wait for prefill."""
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
-        if prefill is None or not self._stays(call, prefill):
-            return False
+        return prefill is not None and self._stays(call, prefill)
+
+    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
+        """Of a call that stays there."""
         there, others = model.there, self._others(model)
         return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
 
@@ -338,13 +344,6 @@ class Gate:
         others_wait = bool(model.line)
         model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
         waiter.set_result(None)
-
-    def _check_outlook(
-        self, key: str, eligible: EligibleSet, place: LinePlace, longest: float
-    ) -> None:
-        expected = seconds_to_read(eligible, place.tokens)
-        if expected is not None and expected > longest:
-            raise self._refusal(key, LATE, expected - longest)
 
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
         expected = model.pace.wait(model.line.ahead(), monotonic())
@@ -521,6 +520,14 @@ class FreeTurn:
         trace: TracebackType | None,
     ) -> None:
         self._gate.ended(self._model)
+
+
+def _seconds_late(
+    eligible: EligibleSet, tokens: int, longest: float, role: Role | None = None
+) -> float:
+    """By how much later than that a prompt would be read, as far as that is known."""
+    expected = seconds_to_read(eligible, tokens, role)
+    return 0.0 if expected is None else max(0.0, expected - longest)
 
 
 def _last_turn(waiting: tuple[str, WaitingModel]) -> int:

@@ -344,6 +344,38 @@ async def test_who_would_be_read_too_late_is_told_so_at_once(endpoints: Endpoint
         assert await begins(come())
 
 
+async def test_who_stays_at_decode_is_told_so_only_if_decode_reads_it_too_late(
+    endpoints: Endpoints,
+) -> None:
+    """What prefill has to read keeps no such call waiting."""
+    gate = Gate(
+        Limits(ttft_seconds=5.0),
+        endpoints,
+        stays=lambda call, prefill: call.prompt_tokens <= 1000,
+    )
+    prefill, decode = endpoints.get("p"), endpoints.get("d")
+    assert prefill is not None
+    assert decode is not None
+    for tokens in (500, 1000, 1500) * 3:
+        prefill.latency.has_read(tokens, 0.0, tokens / 1000, None)
+        decode.latency.has_read(tokens, 0.0, tokens / 1000, None)
+    prefill.unread_tokens = 15_000
+    async with callers(gate) as come:
+        assert await begins(come(tokens=50, call=prompt(50)))
+
+        long = come(tokens=2000, call=prompt(2000))
+        assert not await begins(long)
+        assert isinstance(long.task.exception(), Overloaded)
+
+        decode.unread_tokens = 7_000
+        short = come(tokens=50, call=prompt(50))
+        assert not await begins(short)
+        error = short.task.exception()
+        assert isinstance(error, Overloaded)
+        assert error.retry_after_seconds in (2, 3)
+        assert gate.refused == {(MODEL, LATE): 2}
+
+
 async def begins(caller: Caller) -> bool:
     await settled()
     return caller.inside.is_set()
