@@ -155,6 +155,22 @@ class Gate:
             return model.at_once
         return self._turn(name or "", eligible, model, place)
 
+    def would_begin(self, name: str | None, place: LinePlace) -> bool:
+        """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; nobody leaves the line for it."""
+        eligible = self.eligible(name)
+        if eligible is None:
+            return True
+        key = name or ""
+        model = self.models.get(key)
+        if model is None:
+            model = self._add(key)
+        if model.eligible is not eligible:
+            self._serves(model, eligible)
+        if self._may_begin(key, eligible, model, place):
+            return True
+        self._who_leaves(key, model, place)
+        return False
+
     def put(self, limits: Limits) -> None:
         """Put other limits in force, for calls that wait, too."""
         self.limits, self._room = limits, Room(limits, self._staged)
@@ -205,23 +221,29 @@ class Gate:
         self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
     ) -> "FreeTurn":
         """Where a closer look is needed. Raises Overloaded."""
+        if self._may_begin(key, eligible, model, place):
+            return self._let_in(model)
         room, tokens, call = self._room, place.tokens, place.call
-        longest = self.limits.ttft_seconds
-        late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
-        if not late and not model.waiters and self._room_for(eligible, model):
-            return self._let_in(model)
-        stays = call is not None and self._stays_at_decode(eligible, call)
-        if late and stays and longest is not None:
-            late = _seconds_late(eligible, tokens, longest, DECODE)
-        if late:
-            raise self._refusal(key, LATE, late)
-        if stays and self._has_room_at_decode(eligible, model):
-            return self._let_in(model)
         cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
         # Who waits may be remembered for longer than it does, and its body may be large.
         place.call = None
         return WaitingTurn(self, model, place, self._join(key, model, place))
+
+    def _may_begin(
+        self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
+    ) -> bool:
+        """Whether it need not wait. Raise Overloaded if it would be late wherever it goes."""
+        longest, tokens, call = self.limits.ttft_seconds, place.tokens, place.call
+        late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
+        if not late and not model.waiters and self._room_for(eligible, model):
+            return True
+        stays = call is not None and self._stays_at_decode(eligible, call)
+        if late and stays and longest is not None:
+            late = _seconds_late(eligible, tokens, longest, DECODE)
+        if late:
+            raise self._refusal(key, LATE, late)
+        return stays and self._has_room_at_decode(eligible, model)
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
@@ -346,16 +368,23 @@ class Gate:
         waiter.set_result(None)
 
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
+        weakest = self._who_leaves(key, model, place)
+        if weakest is not None:
+            expected = model.pace.wait(model.line.ahead(), monotonic())
+            self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
+
+    def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
+        """For a newcomer, if somebody has to. Raise Overloaded if there is no place for it."""
         expected = model.pace.wait(model.line.ahead(), monotonic())
         longest = self.limits.wait_seconds
         if expected is not None and expected > longest and not self._gives_way_to(place):
             raise self._refusal(key, HOPELESS, expected - longest)
         if len(model.line) < self.limits.waiting:
-            return
+            return None
         weakest = model.line.gives_way(place)
         if weakest is place:
             raise self._refusal(key, FULL, model.pace.wait(0, monotonic()))
-        self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
+        return weakest
 
     def _gives_way_to(self, place: LinePlace) -> bool:
         """Whether calls run that may: then the pace of the others says nothing."""

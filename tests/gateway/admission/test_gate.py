@@ -516,6 +516,27 @@ async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: 
         assert not busy.inside.is_set()
 
 
+async def test_to_ask_whether_a_call_would_begin_takes_no_place_from_those_who_wait(
+    endpoints: Endpoints,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), endpoints)
+    assert gate.would_begin("unknown", LinePlace())
+    async with callers(gate) as come:
+        assert gate.would_begin(MODEL, LinePlace())
+        first, second = come(), come(urgency=7)
+        await settled()
+
+        assert not gate.would_begin(MODEL, LinePlace(0)), "the second one would leave for it"
+        with pytest.raises(Overloaded):
+            gate.would_begin(MODEL, LinePlace(7))
+        assert gate.refused == {(MODEL, FULL): 1}
+        await settled()
+        assert not second.task.done()
+
+        await first.leave()
+        assert await begins(second)
+
+
 async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints) -> None:
     """Who leaves may be remembered as one of the longest."""
     gate = Gate(Limits(decode_concurrency=1), endpoints)
