@@ -185,7 +185,8 @@ class Gate:
             return
         waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
         # Nobody leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
-        full: set[CallsThere] = set()
+        # True where decode has none for one alone either.
+        full: dict[CallsThere, bool] = {}
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
         while waiting:
             waiting.sort(key=_last_turn)
@@ -195,7 +196,7 @@ class Gate:
         """(model, calls that wait for it)"""
         return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
 
-    def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
+    def _let_one_in(self, name: str, model: "WaitingModel", full: "dict[CallsThere, bool]") -> bool:
         """Whether one could be, and more wait."""
         eligible = self.eligible(name or None)
         # Without one no engine serves it any more, which the scheduler says.
@@ -203,17 +204,35 @@ class Gate:
             if model.eligible is not eligible:
                 self._serves(model, eligible)
             if model.there in full:
-                return False
+                return self._let_one_stay(eligible, model, full)
             if not self._room_for(eligible, model):
                 if self._lines is None:
                     # Else another name may have its turn where other processes wait for this one.
-                    full.add(model.there)
-                return False
+                    full[model.there] = False
+                return self._let_one_stay(eligible, model, full)
         if not (model.paused and self._lets_in(name, model)):
             if not model.waiters:
                 return False
             self._begin_next(name, model)
         return bool(model.waiters or model.paused)
+
+    def _let_one_stay(
+        self, eligible: EligibleSet, model: "WaitingModel", full: "dict[CallsThere, bool]"
+    ) -> bool:
+        """One that decode serves alone, where only prefill has no room. Whether more may be."""
+        if not model.staying or full.get(model.there):
+            return False
+        if not self._has_room_at_decode(eligible, model, model.since):
+            if self._lines is None:
+                full[model.there] = True
+            return False
+        place = model.staying.next()
+        call, place.call = place.call, None
+        # Else it waits for prefill as others do.
+        if call is not None and self._stays_at_decode(eligible, call):
+            model.line.leave(place)
+            self._begin(model, place)
+        return bool(model.staying)
 
     # A turn's.
 
@@ -226,8 +245,9 @@ class Gate:
         room, tokens, call = self._room, place.tokens, place.call
         cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
-        # Who waits may be remembered for longer than it does, and its body may be large.
-        place.call = None
+        if not place.stays:
+            # Who waits may be remembered for longer than it does, and its body may be large.
+            place.call = None
         return WaitingTurn(self, model, place, self._join(key, model, place))
 
     def _may_begin(
@@ -238,12 +258,13 @@ class Gate:
         late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
         if not late and not model.waiters and self._room_for(eligible, model):
             return True
-        stays = call is not None and self._stays_at_decode(eligible, call)
+        stays = place.stays = call is not None and self._stays_at_decode(eligible, call)
         if late and stays and longest is not None:
             late = _seconds_late(eligible, tokens, longest, DECODE)
         if late:
             raise self._refusal(key, LATE, late)
-        return stays and self._has_room_at_decode(eligible, model)
+        # None goes before those that wait for the same.
+        return stays and not model.staying and self._has_room_at_decode(eligible, model)
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
@@ -256,6 +277,8 @@ class Gate:
         if not model.waiters:
             model.since = monotonic_ns()
         model.line.join(place)
+        if place.stays:
+            model.staying.join(place)
         model.tell()
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
@@ -285,6 +308,8 @@ class Gate:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
+            model.staying.leave(place)
+            place.call = None
             model.tell()
             self.line_length -= 1
 
@@ -310,10 +335,14 @@ class Gate:
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
         return prefill is not None and self._stays(call, prefill)
 
-    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
-        """Of a call that stays there."""
+    def _has_room_at_decode(
+        self, eligible: EligibleSet, model: "WaitingModel", since: int | None = None
+    ) -> bool:
+        """Of a call that stays there. `since`: as of `Room.for_one_more`."""
         there, others = model.there, self._others(model)
-        return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
+        return self._room.for_one_alone(
+            eligible, DECODE, there.begun, there.beginning, others, since
+        )
 
     def _others(self, model: "WaitingModel") -> OtherProcesses:
         if self._lines is None or model.shared is None:
@@ -354,6 +383,12 @@ class Gate:
         eligible, now = self.eligible(name or None), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
+        model.staying.leave(place)
+        place.call = None
+        self._begin(model, place)
+
+    def _begin(self, model: "WaitingModel", place: LinePlace) -> None:
+        """It has left the line."""
         waiter, _ = model.waiters.pop(place)
         self.line_length -= 1
         if waiter.cancelled():
@@ -453,6 +488,7 @@ class WaitingModel:
         beginning: Of these, who have not yet been able to reserve an engine.
         there: Both, of all models that the same engines serve.
         engines: Their ids.
+        staying: Those of the line that decode would have served alone when they came.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         paused: The same of calls that gave way, each with a name of its own.
@@ -473,12 +509,13 @@ class WaitingModel:
         "paused",
         "shared",
         "since",
+        "staying",
         "there",
         "waiters",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
-        self.line = Line(gate.limits.late_share)
+        self.line, self.staying = Line(gate.limits.late_share), Line()
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
