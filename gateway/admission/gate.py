@@ -23,7 +23,7 @@ from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.sync.workers.lines import SharedLine, SharedLines
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import GatewayError, Overloaded
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
+from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Role
 from pdgate.scheduling.admission import (
     NEVER,
     ORDINARY,
@@ -155,6 +155,22 @@ class Gate:
             return model.at_once
         return self._turn(name or "", eligible, model, place)
 
+    def would_begin(self, name: str | None, place: LinePlace) -> bool:
+        """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; nobody leaves the line for it."""
+        eligible = self.eligible(name)
+        if eligible is None:
+            return True
+        key = name or ""
+        model = self.models.get(key)
+        if model is None:
+            model = self._add(key)
+        if model.eligible is not eligible:
+            self._serves(model, eligible)
+        if self._may_begin(key, eligible, model, place):
+            return True
+        self._who_leaves(key, model, place)
+        return False
+
     def put(self, limits: Limits) -> None:
         """Put other limits in force, for calls that wait, too."""
         self.limits, self._room = limits, Room(limits, self._staged)
@@ -169,7 +185,8 @@ class Gate:
             return
         waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
         # Nobody leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
-        full: set[CallsThere] = set()
+        # True where decode has none for one alone either.
+        full: dict[CallsThere, bool] = {}
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
         while waiting:
             waiting.sort(key=_last_turn)
@@ -179,7 +196,7 @@ class Gate:
         """(model, calls that wait for it)"""
         return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
 
-    def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
+    def _let_one_in(self, name: str, model: "WaitingModel", full: "dict[CallsThere, bool]") -> bool:
         """Whether one could be, and more wait."""
         eligible = self.eligible(name or None)
         # Without one no engine serves it any more, which the scheduler says.
@@ -187,17 +204,35 @@ class Gate:
             if model.eligible is not eligible:
                 self._serves(model, eligible)
             if model.there in full:
-                return False
+                return self._let_one_stay(eligible, model, full)
             if not self._room_for(eligible, model):
                 if self._lines is None:
                     # Else another name may have its turn where other processes wait for this one.
-                    full.add(model.there)
-                return False
+                    full[model.there] = False
+                return self._let_one_stay(eligible, model, full)
         if not (model.paused and self._lets_in(name, model)):
             if not model.waiters:
                 return False
             self._begin_next(name, model)
         return bool(model.waiters or model.paused)
+
+    def _let_one_stay(
+        self, eligible: EligibleSet, model: "WaitingModel", full: "dict[CallsThere, bool]"
+    ) -> bool:
+        """One that decode serves alone, where only prefill has no room. Whether more may be."""
+        if not model.staying or full.get(model.there):
+            return False
+        if not self._has_room_at_decode(eligible, model, model.since):
+            if self._lines is None:
+                full[model.there] = True
+            return False
+        place = model.staying.next()
+        call, place.call = place.call, None
+        # Else it waits for prefill as others do.
+        if call is not None and self._stays_at_decode(eligible, call):
+            model.line.leave(place)
+            self._begin(model, place)
+        return bool(model.staying)
 
     # A turn's.
 
@@ -205,19 +240,31 @@ class Gate:
         self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
     ) -> "FreeTurn":
         """Where a closer look is needed. Raises Overloaded."""
-        longest = self.limits.ttft_seconds
-        if longest is not None:
-            self._check_outlook(key, eligible, place, longest)
-        if not model.waiters and self._room_for(eligible, model):
+        if self._may_begin(key, eligible, model, place):
             return self._let_in(model)
         room, tokens, call = self._room, place.tokens, place.call
-        if call is not None and self._has_room_at_decode(eligible, model, call):
-            return self._let_in(model)
         cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
-        # Who waits may be remembered for longer than it does, and its body may be large.
-        place.call = None
+        if not place.stays:
+            # Who waits may be remembered for longer than it does, and its body may be large.
+            place.call = None
         return WaitingTurn(self, model, place, self._join(key, model, place))
+
+    def _may_begin(
+        self, key: str, eligible: EligibleSet, model: "WaitingModel", place: LinePlace
+    ) -> bool:
+        """Whether it need not wait. Raise Overloaded if it would be late wherever it goes."""
+        longest, tokens, call = self.limits.ttft_seconds, place.tokens, place.call
+        late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
+        if not late and not model.waiters and self._room_for(eligible, model):
+            return True
+        stays = place.stays = call is not None and self._stays_at_decode(eligible, call)
+        if late and stays and longest is not None:
+            late = _seconds_late(eligible, tokens, longest, DECODE)
+        if late:
+            raise self._refusal(key, LATE, late)
+        # None goes before those that wait for the same.
+        return stays and not model.staying and self._has_room_at_decode(eligible, model)
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
@@ -230,6 +277,8 @@ class Gate:
         if not model.waiters:
             model.since = monotonic_ns()
         model.line.join(place)
+        if place.stays:
+            model.staying.join(place)
         model.tell()
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
@@ -259,6 +308,8 @@ class Gate:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
+            model.staying.leave(place)
+            place.call = None
             model.tell()
             self.line_length -= 1
 
@@ -279,13 +330,19 @@ class Gate:
         since = model.since if model.waiters else None
         return self._room.for_one_more(eligible, there.begun, there.beginning, others, since)
 
-    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel", call: Call) -> bool:
+    def _stays_at_decode(self, eligible: EligibleSet, call: Call) -> bool:
         """Whether the call would not be split, and so need not wait for prefill."""
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
-        if prefill is None or not self._stays(call, prefill):
-            return False
+        return prefill is not None and self._stays(call, prefill)
+
+    def _has_room_at_decode(
+        self, eligible: EligibleSet, model: "WaitingModel", since: int | None = None
+    ) -> bool:
+        """Of a call that stays there. `since`: as of `Room.for_one_more`."""
         there, others = model.there, self._others(model)
-        return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
+        return self._room.for_one_alone(
+            eligible, DECODE, there.begun, there.beginning, others, since
+        )
 
     def _others(self, model: "WaitingModel") -> OtherProcesses:
         if self._lines is None or model.shared is None:
@@ -326,6 +383,12 @@ class Gate:
         eligible, now = self.eligible(name or None), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
+        model.staying.leave(place)
+        place.call = None
+        self._begin(model, place)
+
+    def _begin(self, model: "WaitingModel", place: LinePlace) -> None:
+        """It has left the line."""
         waiter, _ = model.waiters.pop(place)
         self.line_length -= 1
         if waiter.cancelled():
@@ -339,24 +402,24 @@ class Gate:
         model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
         waiter.set_result(None)
 
-    def _check_outlook(
-        self, key: str, eligible: EligibleSet, place: LinePlace, longest: float
-    ) -> None:
-        expected = seconds_to_read(eligible, place.tokens)
-        if expected is not None and expected > longest:
-            raise self._refusal(key, LATE, expected - longest)
-
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
+        weakest = self._who_leaves(key, model, place)
+        if weakest is not None:
+            expected = model.pace.wait(model.line.ahead(), monotonic())
+            self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
+
+    def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
+        """For a newcomer, if somebody has to. Raise Overloaded if there is no place for it."""
         expected = model.pace.wait(model.line.ahead(), monotonic())
         longest = self.limits.wait_seconds
         if expected is not None and expected > longest and not self._gives_way_to(place):
             raise self._refusal(key, HOPELESS, expected - longest)
         if len(model.line) < self.limits.waiting:
-            return
+            return None
         weakest = model.line.gives_way(place)
         if weakest is place:
             raise self._refusal(key, FULL, model.pace.wait(0, monotonic()))
-        self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
+        return weakest
 
     def _gives_way_to(self, place: LinePlace) -> bool:
         """Whether calls run that may: then the pace of the others says nothing."""
@@ -425,6 +488,7 @@ class WaitingModel:
         beginning: Of these, who have not yet been able to reserve an engine.
         there: Both, of all models that the same engines serve.
         engines: Their ids.
+        staying: Those of the line that decode would have served alone when they came.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         paused: The same of calls that gave way, each with a name of its own.
@@ -445,12 +509,13 @@ class WaitingModel:
         "paused",
         "shared",
         "since",
+        "staying",
         "there",
         "waiters",
     )  # fmt: skip
 
     def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
-        self.line = Line(gate.limits.late_share)
+        self.line, self.staying = Line(gate.limits.late_share), Line()
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
@@ -521,6 +586,14 @@ class FreeTurn:
         trace: TracebackType | None,
     ) -> None:
         self._gate.ended(self._model)
+
+
+def _seconds_late(
+    eligible: EligibleSet, tokens: int, longest: float, role: Role | None = None
+) -> float:
+    """By how much later than that a prompt would be read, as far as that is known."""
+    expected = seconds_to_read(eligible, tokens, role)
+    return 0.0 if expected is None else max(0.0, expected - longest)
 
 
 def _last_turn(waiting: tuple[str, WaitingModel]) -> int:

@@ -257,14 +257,17 @@ class Room:
         return now + min((waiting_seconds(e) for e in some), default=0.0)
 
 
-def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
+def seconds_to_read(
+    eligible: EligibleSet, prompt_tokens: int, role: Role | None = None
+) -> float | None:
     """Return how soon the prompt of a call that began now would be read, wherever that is soonest.
 
     None for what cannot be known: there is no engine, or one that has shown nothing yet. Whatever
     of the prompt is cached somewhere is not known here, so this is the most that it takes.
+    `role`: of the engines that read it; None for that which reads prompts.
     """
     least: float | None = None
-    for endpoint in _readers(eligible):
+    for endpoint in _readers(eligible) if role is None else eligible.up[role]:
         expected = _seconds(endpoint, prompt_tokens)
         if expected is None:
             return None

@@ -72,6 +72,20 @@ class Auto(SplitRule):
         among = (at,) if sooner is Taken.LOCAL and cached else ()
         return Decision(sooner, SOONER, split, waits, holds_up, among)
 
+    def would_split(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> bool:
+        split, local = split_seconds(call, prefill, decodes), least_local(call, decodes, cached)
+        if split is None or local is None:
+            # Nothing counts while not both are known.
+            return self.decide(call, prefill, decodes, cached).taken is Taken.SPLIT
+        waits, holds_up, _ = local
+        return waits + holds_up >= split
+
 
 def _may_look(
     way: Taken, short: bool, call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]

@@ -344,6 +344,38 @@ async def test_who_would_be_read_too_late_is_told_so_at_once(endpoints: Endpoint
         assert await begins(come())
 
 
+async def test_who_stays_at_decode_is_told_so_only_if_decode_reads_it_too_late(
+    endpoints: Endpoints,
+) -> None:
+    """What prefill has to read keeps no such call waiting."""
+    gate = Gate(
+        Limits(ttft_seconds=5.0),
+        endpoints,
+        stays=lambda call, prefill: call.prompt_tokens <= 1000,
+    )
+    prefill, decode = endpoints.get("p"), endpoints.get("d")
+    assert prefill is not None
+    assert decode is not None
+    for tokens in (500, 1000, 1500) * 3:
+        prefill.latency.has_read(tokens, 0.0, tokens / 1000, None)
+        decode.latency.has_read(tokens, 0.0, tokens / 1000, None)
+    prefill.unread_tokens = 15_000
+    async with callers(gate) as come:
+        assert await begins(come(tokens=50, call=prompt(50)))
+
+        long = come(tokens=2000, call=prompt(2000))
+        assert not await begins(long)
+        assert isinstance(long.task.exception(), Overloaded)
+
+        decode.unread_tokens = 7_000
+        short = come(tokens=50, call=prompt(50))
+        assert not await begins(short)
+        error = short.task.exception()
+        assert isinstance(error, Overloaded)
+        assert error.retry_after_seconds in (2, 3)
+        assert gate.refused == {(MODEL, LATE): 2}
+
+
 async def begins(caller: Caller) -> bool:
     await settled()
     return caller.inside.is_set()
@@ -484,14 +516,97 @@ async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: 
         assert not busy.inside.is_set()
 
 
-async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints) -> None:
-    """Who leaves may be remembered as one of the longest."""
-    gate = Gate(Limits(decode_concurrency=1), endpoints)
+async def test_to_ask_whether_a_call_would_begin_takes_no_place_from_those_who_wait(
+    endpoints: Endpoints,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), endpoints)
+    assert gate.would_begin("unknown", LinePlace())
+    async with callers(gate) as come:
+        assert gate.would_begin(MODEL, LinePlace())
+        first, second = come(), come(urgency=7)
+        await settled()
+
+        assert not gate.would_begin(MODEL, LinePlace(0)), "the second one would leave for it"
+        with pytest.raises(Overloaded):
+            gate.would_begin(MODEL, LinePlace(7))
+        assert gate.refused == {(MODEL, FULL): 1}
+        await settled()
+        assert not second.task.done()
+
+        await first.leave()
+        assert await begins(second)
+
+
+async def test_who_stays_at_decode_waits_for_decode_alone_and_for_its_turn_there(
+    endpoints: Endpoints,
+) -> None:
+    """In prefill's line it would wait for what it does not need, and newcomers that stay would pass it."""
+    limits = Limits(prefill_concurrency=1, decode_concurrency=3)
+    gate = Gate(limits, endpoints, stays=lambda call, prefill: call.prompt_tokens <= 1000)
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        inside = [come(call=prompt(10)) for _ in range(3)]
+        await settled()
+        long, less_urgent = come(call=prompt(4000)), come(urgency=7, call=prompt(10))
+        await settled()
+        first, of_another = come(tenant="a", call=prompt(10)), come(tenant="b", call=prompt(10))
+        await settled()
+        second = come(tenant="a", call=prompt(10))
+        await settled()
+
+        waiting = [first, of_another, second, less_urgent]
+        for leaves, begins_now in zip([*inside, first], waiting, strict=True):
+            await leaves.leave()
+            newcomer = come(urgency=7, call=prompt(10))
+            await settled()
+            let_in = [one for one in waiting if one.inside.is_set()]
+            assert let_in == waiting[: waiting.index(begins_now) + 1]
+            assert not newcomer.inside.is_set()
+        assert not long.inside.is_set()
+
+        prefill.calls = 0
+        await of_another.leave()
+        await settled()
+        assert long.inside.is_set()
+
+
+async def test_who_would_be_split_by_now_waits_for_prefill_as_others_do(
+    endpoints: Endpoints,
+) -> None:
+    stays = [True]
+    limits = Limits(prefill_concurrency=1, decode_concurrency=1)
+    gate = Gate(limits, endpoints, stays=lambda call, prefill: stays[0])
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        inside, waiting = come(call=prompt(10)), come(call=prompt(10))
+        await settled()
+
+        stays[0] = False
+        await inside.leave()
+        await settled()
+        assert not waiting.inside.is_set()
+
+        prefill.calls = 0
+        gate.look()
+        assert await begins(waiting)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_the_body_of_a_call_is_kept_only_while_it_may_be_asked_for(
+    endpoints: Endpoints, stays: bool
+) -> None:
+    """Who leaves the line may be remembered as one of the longest."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints, stays=lambda call, prefill: stays)
     with gate.turn(MODEL, LinePlace()):
         place = LinePlace(call=prompt(1000))
         with gate.turn(MODEL, place) as turn:
             assert turn.waits
-            assert place.call is None
+            assert (place.call is not None) is stays
+        assert place.call is None
 
 
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:

@@ -57,6 +57,10 @@ class Engines:
             ),
         )
 
+    def reading(self, tokens: int) -> Endpoint:
+        """P, as it is with so much to read."""
+        return Endpoint(P0, calls=1, unread_tokens=tokens, latency=self.p.latency)
+
     def decide(self, rule: Auto, tokens: int, *, stream: bool = True) -> Decision:
         """As the scheduler asks: the call waits at P already."""
         self.p.unread_tokens += tokens
@@ -218,6 +222,29 @@ def test_the_way_not_taken_is_measured_now_and_then() -> None:
     assert len(looks) == 3
     assert {one.taken for one in looks} == {Taken.LOCAL}
     assert {one.taken for one in decided if one.reason == SOONER} == {Taken.SPLIT}
+
+
+@pytest.mark.parametrize("tokens", [20, 500])
+def test_to_ask_what_would_be_decided_takes_no_look_and_brings_none_nearer(tokens: int) -> None:
+    """Who asks for it is not the call that would look."""
+    engines, rule = Engines(), auto()
+
+    asked, decided = [], []
+    for _ in range(3 * LOOK_EVERY):
+        asked.append(rule.would_split(call_of(tokens), engines.reading(tokens), [engines.d]))
+        decided.append(engines.decide(rule, tokens))
+
+    assert asked == [tokens == 500] * len(asked)
+    assert [n + 1 for n, one in enumerate(decided) if one.reason == MEASURING] == [50, 100, 150]
+
+
+def test_what_would_be_decided_is_what_is_while_the_ways_are_not_known() -> None:
+    p, d = Endpoint(P0, calls=1), Endpoint(D0)
+    assert auto().would_split(call_of(500), p, [d])
+
+    p.latency.prefill_rate, d.latency.loading_rate = learnt(0.0, 0.001), learnt(0.1, 0.0)
+
+    assert not auto().would_split(call_of(500), p, [d])
 
 
 def test_a_prefill_that_was_slow_once_is_found_to_be_well_again() -> None:
