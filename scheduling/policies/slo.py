@@ -224,7 +224,9 @@ class InTime(Policy):
         matched = NOTHING if self._prefixes is None else self._prefixes.matched(call)
         in_time, least = self._in_time - call.waited_seconds, inf
         for endpoint in endpoints:
-            cost, seconds = self._cost(call, endpoint, tokens - matched.get(endpoint.instance.id, 0))
+            cost, seconds = self._cost(
+                call, endpoint, tokens - matched.get(endpoint.instance.id, 0)
+            )
             if seconds <= in_time:
                 least = min(least, cost)
         if least < inf:

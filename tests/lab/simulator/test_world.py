@@ -60,7 +60,9 @@ def test_engines_that_answer_may_be_of_another_kind() -> None:
     usual, slower = (run(plan, ASKS) for plan in (PLAN, replace(PLAN, decode_hardware=slow)))
 
     assert [o.prefilled for o in usual.outcomes][:5] == [o.prefilled for o in slower.outcomes][:5]
-    assert min(o.tpot or 1 for o in slower.outcomes) > 1.9 * min(o.tpot or 1 for o in usual.outcomes)
+    assert min(o.tpot or 1 for o in slower.outcomes) > 1.9 * min(
+        o.tpot or 1 for o in usual.outcomes
+    )
 
 
 def test_every_call_is_answered_and_all_accounts_are_empty_in_the_end() -> None:

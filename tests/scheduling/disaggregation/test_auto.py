@@ -1,5 +1,7 @@
 """Auto takes the way that keeps callers waiting for less, as far as it has seen."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -165,6 +167,23 @@ def test_the_decode_engine_that_is_soonest_counts() -> None:
 
     assert decided.taken is Taken.LOCAL
     assert decided.local_seconds == pytest.approx(0.01, rel=0.2)
+
+
+def test_an_engine_of_both_roles_may_keep_what_it_would_read_for_others() -> None:
+    """It has half of the prompt cached, which is in its account, as the call is."""
+    engines = Engines()
+    engines.p = Endpoint(replace(P0, role=Role.BOTH), latency=engines.p.latency, calls=1)
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 500
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d])
+
+    assert (decision.taken, decision.among) == (Taken.LOCAL, (P0.id,))
+    assert decision.local_seconds == pytest.approx(0.5, rel=0.02)
+    # Others that it answers lose what the prompt takes, and it is split.
+    engines.p.latency.step_time = paced(0.001)
+    engines.p.calls, engines.p.answering = 9, 8
+    assert auto().decide(call_of(1000), engines.p, [engines.d]).taken is Taken.SPLIT
 
 
 def test_what_was_expected_is_told() -> None:
