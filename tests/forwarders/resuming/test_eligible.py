@@ -60,6 +60,27 @@ def test_one_prompt_is_one_however_it_is_written(prompt: object) -> None:
     assert why_not(call_of(encode(body), COMPLETIONS)) == ""
 
 
+BLANKS = b" \n\t\r" * 50
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        (b'"a",%b"b"', "several prompts"),
+        (b"[1],%b[2]", "several prompts"),
+        (b'"a"%b', ""),
+        (b"1,%b2", ""),
+        (b"-1,%b2", ""),
+    ],
+)
+def test_blanks_make_no_prompt(prompt: bytes, reason: str) -> None:
+    """Behind 63 of them one list of ids was several prompts."""
+    written = b"[%b%b%b]" % (BLANKS, prompt % BLANKS, BLANKS)
+    body = b'{"model": "m", "stream": true, "prompt": %b}' % written
+
+    assert why_not(call_of(body, COMPLETIONS)) == reason
+
+
 @pytest.mark.parametrize(
     "name", ["max_tokens", "min_tokens", "max_completion_tokens", "top_logprobs"]
 )
