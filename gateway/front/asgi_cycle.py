@@ -202,7 +202,7 @@ class AsgiCycle:
 
     async def _receive(self) -> Message:
         connection = self._connection
-        if self._expects and not (self._left or self.response_complete):
+        if self._expects and not (self._started or self._left or self.response_complete):
             self._expects = False
             connection.transport.write(CONTINUE)
         assert self._changed is not None

@@ -221,3 +221,23 @@ async def test_nothing_is_served_behind_a_tunnel_that_is_refused(target: bytes) 
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 4")
         assert b"\r\nconnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize(("path", "more"), [(CHAT, H2C), ("/v1/charge", b"")])
+async def test_a_client_that_expects_is_not_told_to_go_on_behind_its_refusal(
+    path: str, more: bytes
+) -> None:
+    """A client that sends its body all the same took "100 Continue" for the answer to its next request."""
+    expecting = more + b"expect: 100-continue\r\n"
+    request = asking_for_more(by_length(b"u" * 2_000), expecting, path)
+    head = request.index(b"\r\n\r\n") + 4
+    async with (
+        gateway_of(Engine(Role.PLAIN), max_body_bytes=1_000, passthrough=True) as gateway,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        reader, writer = await gateway.wire()
+        writer.write(request[:head])
+
+        assert (await answer_on(reader)).startswith(b"HTTP/1.1 413 ")
+        writer.write(request[head:])
+        assert await reader.read() == b""
