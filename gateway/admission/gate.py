@@ -35,7 +35,7 @@ from pdgate.scheduling.admission import (
     Room,
     seconds_to_read,
 )
-from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
+from pdgate.scheduling.admission.others import NOBODY, NOTHING_SAID, OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
@@ -124,6 +124,8 @@ class Gate:
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self.models: dict[str, WaitingModel] = {}
+        # Sets of engines, by their ids, that serve some model.
+        self._there: dict[frozenset[str], CallsThere] = {}
         self._strangers = WaitingModel(self)
         self.line_length = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -189,9 +191,7 @@ class Gate:
             if model.there in full:
                 return False
             if not self._room_for(eligible, model):
-                if self._lines is None:
-                    # Else another name may have its turn where other processes wait for this one.
-                    full.add(model.there)
+                full.add(model.there)
                 return False
         if not (model.paused and self._lets_in(name, model)):
             if not model.waiters:
@@ -221,7 +221,7 @@ class Gate:
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
-        model.tell()
+        model.there.tell()
         return model.at_once
 
     def _join(self, key: str, model: "WaitingModel", place: LinePlace) -> "asyncio.Future[None]":
@@ -230,14 +230,30 @@ class Gate:
         if not model.waiters:
             model.since = monotonic_ns()
         model.line.join(place)
-        model.tell()
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
-        self.line_length += 1
+        self.waits(model)
         self.wind()
         if self.giving_way is not None:
             self.giving_way.consider()
         return waiter
+
+    def waits(self, model: "WaitingModel") -> None:
+        """A call more does for this model."""
+        self.line_length += 1
+        there = model.there
+        there.waiting += 1
+        if there.waiting == 1:
+            there.since = monotonic_ns()
+            there.tell()
+
+    def waits_no_more(self, model: "WaitingModel") -> None:
+        """One that did."""
+        self.line_length -= 1
+        there = model.there
+        there.waiting -= 1
+        if not there.waiting:
+            there.tell()
 
     def begins(self, model: "WaitingModel") -> None:
         """One that was let in is about to reserve its engines.
@@ -246,7 +262,7 @@ class Gate:
         """
         model.beginning -= 1
         model.there.beginning -= 1
-        model.tell()
+        model.there.tell()
         if self.line_length and not self._looks_again:
             self._looks_again = True
             asyncio.get_running_loop().call_soon(self._look_again)
@@ -259,14 +275,14 @@ class Gate:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
-            model.tell()
-            self.line_length -= 1
+            self.waits_no_more(model)
 
     def ended(self, model: "WaitingModel") -> None:
+        there = model.there
         model.begun -= 1
-        model.there.begun -= 1
-        if model.shared is not None:
-            model.tell()
+        there.begun -= 1
+        if there.shared is not None:
+            there.tell()
         if self.line_length:
             self.look()
 
@@ -275,8 +291,8 @@ class Gate:
     def _room_for(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
         if model.eligible is not eligible:
             self._serves(model, eligible)
-        there, others = model.there, self._others(model)
-        since = model.since if model.waiters else None
+        there, others = model.there, self.others(model)
+        since = there.since if model.waiters else None
         return self._room.for_one_more(eligible, there.begun, there.beginning, others, since)
 
     def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel", call: Call) -> bool:
@@ -284,23 +300,33 @@ class Gate:
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
         if prefill is None or not self._stays(call, prefill):
             return False
-        there, others = model.there, self._others(model)
+        there, others = model.there, self.others(model)
         return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
 
-    def _others(self, model: "WaitingModel") -> OtherProcesses:
-        if self._lines is None or model.shared is None:
+    def others(self, model: "WaitingModel") -> OtherProcesses:
+        """What other processes say of the engines that serve it."""
+        if self._lines is None:
             return NOBODY
         self._lines.take_in()
-        return model.shared.others()
+        shared = model.there.shared
+        return NOTHING_SAID if shared is None else shared.others()
 
     def _serves(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         """These engines serve the model now; maybe others, too."""
         model.eligible, model.ample = eligible, self._ample(eligible)
-        model.engines = frozenset(
-            engine.instance.id for role in _COUNTED for engine in eligible.up[role]
-        )
-        alike = (one for one in self.models.values() if one.engines == model.engines)
-        model.moves(next((one.there for one in alike if one is not model), None) or CallsThere())
+        engines = frozenset(engine.instance.id for role in _COUNTED for engine in eligible.up[role])
+        before, model.engines = model.engines, engines
+        there = self._there.get(engines)
+        if there is None:
+            shared = None if self._lines is None else self._lines.of(engines)
+            there = self._there[engines] = CallsThere(shared)
+        if there is not model.there:
+            left = model.there
+            model.moves(there)
+            if not left.models and left is self._there.get(before):
+                del self._there[before]
+                if self._lines is not None and left.shared is not None:
+                    self._lines.forget(left.shared)
 
     def _ample(self, eligible: EligibleSet) -> Ample:
         if self._lines is not None or self.limits.ttft_seconds is not None:
@@ -309,8 +335,7 @@ class Gate:
         return self._room.ample(eligible)
 
     def _add(self, name: str) -> "WaitingModel":
-        shared = None if self._lines is None else self._lines.of(name)
-        model = self.models[name] = WaitingModel(self, shared)
+        model = self.models[name] = WaitingModel(self)
         return model
 
     def eligible(self, name: str | None) -> EligibleSet | None:
@@ -327,14 +352,11 @@ class Gate:
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
         waiter, _ = model.waiters.pop(place)
-        self.line_length -= 1
+        self.waits_no_more(model)
         if waiter.cancelled():
             # Its client has left, and it is about to learn that.
-            model.tell()
             return
-        model.began(beginning=True)
-        model.since = monotonic_ns()
-        model.tell()
+        model.had_turn()
         others_wait = bool(model.line)
         model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
         waiter.set_result(None)
@@ -409,12 +431,22 @@ class CallsThere:
 
     Attributes:
         begun, beginning: As of a WaitingModel; of all of them.
+        waiting: Calls that wait for these engines, those that gave way included.
+        since: When one of these last began, or when the first of them came; monotonic ns.
+        models: How many have these engines.
+        shared: The same of other processes; None where there are none, or nothing can be told of it.
     """
 
-    __slots__ = ("beginning", "begun")
+    __slots__ = ("beginning", "begun", "models", "shared", "since", "waiting")
 
-    def __init__(self) -> None:
-        self.begun = self.beginning = 0
+    def __init__(self, shared: SharedLine | None = None) -> None:
+        self.begun = self.beginning = self.waiting = self.since = self.models = 0
+        self.shared = shared
+
+    def tell(self) -> None:
+        """Other processes, of what has changed."""
+        if self.shared is not None:
+            self.shared.tell(self.begun, self.beginning, self.since if self.waiting else None)
 
 
 class WaitingModel:
@@ -423,12 +455,11 @@ class WaitingModel:
     Attributes:
         begun: Let in, and not ended.
         beginning: Of these, who have not yet been able to reserve an engine.
-        there: Both, of all models that the same engines serve.
+        there: The calls of all models that the same engines serve.
         engines: Their ids.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         paused: The same of calls that gave way, each with a name of its own.
-        shared: The same of other processes, if there are any.
         eligible, ample: Who serves it, and where they have room for sure.
         at_once: Of all calls that need not wait.
     """
@@ -443,13 +474,12 @@ class WaitingModel:
         "line",
         "pace",
         "paused",
-        "shared",
         "since",
         "there",
         "waiters",
     )  # fmt: skip
 
-    def __init__(self, gate: Gate, shared: SharedLine | None = None) -> None:
+    def __init__(self, gate: Gate) -> None:
         self.line = Line(gate.limits.late_share)
         self.pace = Pace()
         self.begun = 0
@@ -459,7 +489,6 @@ class WaitingModel:
         self.since = 0
         self.waiters: dict[LinePlace, tuple[asyncio.Future[None], float]] = {}
         self.paused: dict[object, asyncio.Future[None]] = {}
-        self.shared = shared
         self.eligible: EligibleSet | None = None
         self.ample = NEVER
         self.at_once = FreeTurn(gate, self)
@@ -472,17 +501,24 @@ class WaitingModel:
             self.beginning += 1
             self.there.beginning += 1
 
+    def had_turn(self) -> None:
+        """One that waited was let in."""
+        self.began(beginning=True)
+        self.since = self.there.since = monotonic_ns()
+        self.there.tell()
+
     def moves(self, there: CallsThere) -> None:
         """To other engines, with all calls."""
+        waiting = len(self.waiters) + len(self.paused)
+        if waiting and not there.waiting:
+            there.since = self.since
         for calls, sign in (self.there, -1), (there, 1):
             calls.begun += sign * self.begun
             calls.beginning += sign * self.beginning
+            calls.waiting += sign * waiting
+            calls.models += sign
+            calls.tell()
         self.there = there
-
-    def tell(self) -> None:
-        """Other processes, of what has changed."""
-        if self.shared is not None:
-            self.shared.tell(self.begun, self.beginning, self.since if self.line else None)
 
 
 class FreeTurn:

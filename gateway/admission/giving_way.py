@@ -11,7 +11,7 @@ urgent calls costs no more than that.
 
 import asyncio
 from collections import Counter
-from time import monotonic, monotonic_ns
+from time import monotonic
 from types import TracebackType
 from typing import Final, Self
 
@@ -26,7 +26,6 @@ from pdgate.scheduling.admission.giving_way import (
     who_gives_way,
     would_be_late,
 )
-from pdgate.scheduling.admission.others import NOBODY
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.status import Status
 
@@ -97,11 +96,9 @@ class GivingWayGate:
             # An engine may come back meanwhile.
             return False
         waiter = model.paused.pop(first)
-        gate.line_length -= 1
+        gate.waits_no_more(model)
         if not waiter.cancelled():
-            model.began(beginning=True)
-            model.since = monotonic_ns()
-            model.tell()
+            model.had_turn()
             waiter.set_result(None)
         return True
 
@@ -144,7 +141,7 @@ class GivingWayGate:
         if not would_be_late(limits, eligible, place.tokens, now - since, expected):
             return
         running = self._low(urgency, model, now)
-        others = NOBODY if model.shared is None else model.shared.others()
+        others = gate.others(model)
         in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
             limits,
@@ -243,7 +240,7 @@ class LowTurn(FreeTurn):
         self.since = monotonic()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         model.paused[self] = waiter
-        gate.line_length += 1
+        gate.waits(model)
         gate.wind()
         giving.left(self)
         inner.__exit__(None, None, None)
@@ -251,7 +248,7 @@ class LowTurn(FreeTurn):
             await waiter
         except BaseException:
             if model.paused.pop(self, None) is not None:
-                gate.line_length -= 1
+                gate.waits_no_more(model)
             elif waiter.done() and not waiter.cancelled():
                 # It was let in, and left in the same moment.
                 gate.begins(model)

@@ -173,12 +173,10 @@ class Room:
                 return False
         if limit is not None:
             places = limit * len(engines)
-            # What other workers have by the names of other models is in the engines' accounts.
-            theirs = others.begun
-            if others is not NOBODY:
-                near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
-                theirs = max(near, theirs)
-            if begun + theirs >= places:
+            if begun + others.begun >= places:
+                return False
+            # Who has none there may have one: with what is there by other sets of engines it takes no turns.
+            if begun and others is not NOBODY and begun + _calls_of_workers(engines) >= places:
                 return False
             if not may_have_one_more(places, begun, others, since):
                 return False
@@ -277,6 +275,11 @@ def _before(beginning: int, others: OtherProcesses, since: int | None) -> int:
     """Calls that have an engine before the next one of ours: those that begin, and one of each line whose turn is earlier."""
     ours = others.since is None or (since is not None and since <= others.since)
     return beginning + others.beginning + (0 if ours else others.lines)
+
+
+def _calls_of_workers(engines: Sequence[Endpoint]) -> int:
+    """What the other ones have there, by whatever set of engines: not all workers find the same ones well."""
+    return sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
 
 
 def _settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:

@@ -1,8 +1,9 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
+from pdgate.gateway.sync.workers import SharedLines
+from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
@@ -428,8 +431,9 @@ async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
         assert sorted(served[1:]) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("processes", [1, 2])
 async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
-    endpoints: Endpoints,
+    endpoints: Endpoints, tmp_path: Path, processes: int
 ) -> None:
     asked: list[str] = []
 
@@ -445,7 +449,13 @@ async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
         endpoints.mark_up(name, ["other"])
     for name in ("p", "d"):
         endpoints.mark_up(name, names)
-    gate = Gate(WatchedLimits(decode_concurrency=1), endpoints)
+    with closing(Neighbourhood(tmp_path)) as neighbourhood:
+        lines = SharedLines(neighbourhood, lambda: None) if processes > 1 else None
+        gate = Gate(WatchedLimits(decode_concurrency=1), endpoints, lines)
+        await _asks_once(gate, names, asked)
+
+
+async def _asks_once(gate: Gate, names: Sequence[str], asked: list[str]) -> None:
     async with callers(gate) as come:
         inside = [come(), come(model="other")]
         waiting = [come(model=name) for name in [*names, "other"]]
