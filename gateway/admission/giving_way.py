@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.admission.gate import FreeTurn, Gate, WaitingModel
+from pdgate.protocols.instance import PLAIN
 from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
     MOST_LOOKED_AT,
@@ -31,7 +32,7 @@ from pdgate.scheduling.status import Status
 
 PAUSE_SECONDS: Final = 0.02
 BACK_SECONDS: Final = 30.0
-"""For which a call that gave way waits for an engine of its model, when there is none any more."""
+"""For which a call that gave way waits for engines that can serve its model, when there are none any more."""
 LEAVING_SECONDS: Final = 1.0
 """After which a call that is to end, and whose client does not take what it has, holds up no other decision."""
 
@@ -92,8 +93,10 @@ class GivingWayGate:
         lines = (one.line for one in gate.models.values() if one.waiters and _meets(one, model))
         if any(line.most_urgent() < its for line in lines):
             return False
-        if gate.eligible(name or None) is None and first.since > now - BACK_SECONDS:
-            # An engine may come back meanwhile.
+        eligible = gate.eligible(name or None)
+        is_served = eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN]))
+        if not is_served and first.since > now - BACK_SECONDS:
+            # An engine may come back meanwhile. Whether decode would stand in for prefill is not known here.
             return False
         waiter = model.paused.pop(first)
         gate.waits_no_more(model)

@@ -533,6 +533,50 @@ async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoi
             await asyncio.wait_for(back, PATIENCE_SECONDS)
 
 
+def remove(endpoints: Endpoints, name: str) -> None:
+    endpoints.remove(name)
+
+
+def restart(endpoints: Endpoints, name: str) -> None:
+    endpoints.mark_down(name)
+
+
+def drain(endpoints: Endpoints, name: str) -> None:
+    endpoints.drain([name])
+
+
+@pytest.mark.parametrize("goes", [remove, restart, drain])
+@pytest.mark.parametrize("name", ["p", "d"])
+async def test_who_gave_way_waits_while_its_engine_is_gone(
+    endpoints: Endpoints, goes: Callable[[Endpoints, str], None], name: str
+) -> None:
+    """Sent on, a stream that has begun would break, as no engine can have it."""
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            urgent = come()
+            back = asyncio.create_task(turn.again())
+            assert await begins(urgent)
+            goes(endpoints, name)
+            await urgent.leave()
+            await settled()
+            gate.look()
+            await settled()
+            # Without the one there is no pair; where none is known of the model, no name either.
+            assert not back.done()
+
+            endpoints.drain([])
+            role = Role.PREFILL if name == "p" else Role.DECODE
+            endpoints.put(
+                Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL)
+            )
+            endpoints.mark_up(name, [MODEL])
+            gate.look()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
 async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers() -> None:
     """No call ends, and nothing else tells the gate before its next tick."""
     plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
