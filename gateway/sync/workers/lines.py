@@ -18,7 +18,7 @@ from pdgate.scheduling.admission.others import NOTHING_SAID, OtherProcesses
 
 ENGINES: Final = "engines"
 HANGS_NS: Final = 1_000_000_000
-"""A worker whose calls wait, and that has not looked for so long, must not hold up the others."""
+"""A worker whose calls wait or begin, and that has not looked for so long, must not hold up the others."""
 
 
 class SharedLines:
@@ -75,7 +75,9 @@ class SharedLine:
         for row in self._theirs:
             numbers = row.tolist()
             begun += numbers[0]
-            beginning += numbers[1]
-            if numbers[2] and now - numbers[3] < HANGS_NS:
-                waiting.append(numbers[2])
+            if now - numbers[3] < HANGS_NS:
+                # It looked when it let these in, and they have an engine a moment later.
+                beginning += numbers[1]
+                if numbers[2]:
+                    waiting.append(numbers[2])
         return OtherProcesses(begun, beginning, len(waiting), min(waiting, default=None))

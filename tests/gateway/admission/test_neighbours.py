@@ -194,6 +194,23 @@ async def test_a_worker_that_hangs_loses_its_turn(
         await asyncio.wait([hangs])
 
 
+async def test_a_worker_that_hangs_when_it_has_let_a_call_in_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "HANGS_NS", 50_000_000)
+    with two(tmp_path, AdmissionSection(prefill_seconds=1.0)) as (one, other):
+        reading = one.reserve(50_000)
+        with one.gate.turn(MODEL, LinePlace()) as hangs:
+            assert hangs.waits
+            reading.end()
+            one.gate.look()
+            assert not one.gate.line_length
+            waits = other.begin()
+            await asyncio.sleep(0)
+            assert not waits.done()
+            await (await waits).aclose()
+
+
 async def test_what_prefill_has_to_read_for_one_keeps_the_calls_of_the_other_waiting(
     tmp_path: Path,
 ) -> None:
