@@ -179,7 +179,7 @@ class GivingWayGate:
                     return found
                 its, pausing = turn.urgency(now), turn.pausing
                 if its > urgency and pausing is not None:
-                    one = pausing.running(its, turn.model is model)
+                    one = pausing.running(its, turn.model.there is model.there)
                     if one is not None:
                         found[one] = turn
         return found

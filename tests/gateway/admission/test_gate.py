@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
@@ -17,6 +18,7 @@ from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
+from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
@@ -502,6 +504,35 @@ async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints)
         with gate.turn(MODEL, place) as turn:
             assert turn.waits
             assert place.call is None
+
+
+class Pausable(Pausing):
+    """What any call that may give way says while it runs; `paused`: it was told to."""
+
+    paused = False
+
+    def running(self, urgency: int, counts: bool) -> RunningCall:
+        return RunningCall(urgency, answering="d", tokens=100, counts=counts)
+
+    def pause(self) -> None:
+        self.paused = True
+
+
+@pytest.mark.parametrize("model", [MODEL, "adapter"])
+async def test_a_call_by_another_model_of_the_same_engines_gives_way(
+    endpoints: Endpoints, model: str
+) -> None:
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "adapter"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(model, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            turn.pausing = pausing = Pausable(turn.again)
+            come(urgency=0)
+            await settled()
+            assert pausing.paused
 
 
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:
