@@ -80,6 +80,9 @@ class GivesWay(Protocol):
     def consider(self) -> None:
         """Calls wait, maybe for what less urgent ones have."""
 
+    def goes_before(self, urgency: int, model: "WaitingModel") -> bool:
+        """Whether one that gave way does, before a call of that urgency that comes now."""
+
     def lets_in(self, name: str, model: "WaitingModel") -> bool:
         """Whether the place that is free goes to a call that gave way, which begins again."""
 
@@ -190,7 +193,7 @@ class Gate:
                 self._serves(model, eligible)
             if model.there in full:
                 return False
-            if not self._room_for(eligible, model):
+            if not self._room_for(eligible, model, model.there.since):
                 full.add(model.there)
                 return False
         if not (model.paused and self._lets_in(name, model)):
@@ -208,7 +211,8 @@ class Gate:
         longest = self.limits.ttft_seconds
         if longest is not None:
             self._check_outlook(key, eligible, place, longest)
-        if not model.waiters and self._room_for(eligible, model):
+        is_first = not model.waiters and (not model.paused or self._overtakes(place, model))
+        if is_first and self._room_for(eligible, model):
             return self._let_in(model)
         room, tokens, call = self._room, place.tokens, place.call
         if call is not None and self._has_room_at_decode(eligible, model, call):
@@ -217,7 +221,11 @@ class Gate:
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
         # Who waits may be remembered for longer than it does, and its body may be large.
         place.call = None
-        return WaitingTurn(self, model, place, self._join(key, model, place))
+        waiter = self._join(key, model, place)
+        if model.paused:
+            # There may be room for these that nothing has told of.
+            self._look_soon()
+        return WaitingTurn(self, model, place, waiter)
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
@@ -263,7 +271,11 @@ class Gate:
         model.beginning -= 1
         model.there.beginning -= 1
         model.there.tell()
-        if self.line_length and not self._looks_again:
+        if self.line_length:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._looks_again:
             self._looks_again = True
             asyncio.get_running_loop().call_soon(self._look_again)
 
@@ -288,11 +300,18 @@ class Gate:
 
     # How.
 
-    def _room_for(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
+    def has_room(self, name: str, model: "WaitingModel") -> bool:
+        """Whether one of those that wait for it may begin."""
+        eligible = self.eligible(name or None)
+        return eligible is not None and self._room_for(eligible, model, model.there.since)
+
+    def _room_for(
+        self, eligible: EligibleSet, model: "WaitingModel", since: int | None = None
+    ) -> bool:
+        """`since`: as in `Room.for_one_more`."""
         if model.eligible is not eligible:
             self._serves(model, eligible)
         there, others = model.there, self.others(model)
-        since = there.since if model.waiters else None
         return self._room.for_one_more(eligible, there.begun, there.beginning, others, since)
 
     def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel", call: Call) -> bool:
@@ -313,7 +332,9 @@ class Gate:
 
     def _serves(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         """These engines serve the model now; maybe others, too."""
-        model.eligible, model.ample = eligible, self._ample(eligible)
+        model.eligible = eligible
+        # Who gave way is to be looked for, too.
+        model.ample = NEVER if model.paused else self._ample(eligible)
         engines = frozenset(engine.instance.id for role in _COUNTED for engine in eligible.up[role])
         before, model.engines = model.engines, engines
         there = self._there.get(engines)
@@ -343,6 +364,11 @@ class Gate:
             return self._endpoints.eligible(name)
         except GatewayError:
             return None
+
+    def _overtakes(self, place: LinePlace, model: "WaitingModel") -> bool:
+        """Whether a call is more urgent than those that gave way."""
+        giving = self.giving_way
+        return giving is None or not giving.goes_before(place.urgency, model)
 
     def _lets_in(self, name: str, model: "WaitingModel") -> bool:
         return self.giving_way is not None and self.giving_way.lets_in(name, model)
@@ -506,6 +532,19 @@ class WaitingModel:
         self.began(beginning=True)
         self.since = self.there.since = monotonic_ns()
         self.there.tell()
+
+    def pauses(self, name: object, waiter: "asyncio.Future[None]") -> None:
+        """A call of that name has given way."""
+        self.paused[name] = waiter
+        self.ample = NEVER
+
+    def ends_pause(self, name: object) -> "asyncio.Future[None] | None":
+        """What it waited for; None where it is let in."""
+        waiter = self.paused.pop(name, None)
+        if not self.paused:
+            # Where they have room for sure is found anew.
+            self.eligible = None
+        return waiter
 
     def moves(self, there: CallsThere) -> None:
         """To other engines, with all calls."""

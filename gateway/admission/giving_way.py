@@ -84,23 +84,31 @@ class GivingWayGate:
             if model.waiters and not model.there.beginning:
                 self._for_one_of(name, model, now)
 
+    def goes_before(self, urgency: int, model: WaitingModel) -> bool:
+        """Whether one that gave way does, before a call of that urgency that comes now."""
+        now = monotonic()
+        return any(
+            isinstance(turn, LowTurn) and turn.urgency(now) <= urgency for turn in model.paused
+        )
+
     def lets_in(self, name: str, model: WaitingModel) -> bool:
         now = monotonic()
         turns = [turn for turn in model.paused if isinstance(turn, LowTurn)]
         first = min(turns, key=lambda turn: turn.urgency(now))
         gate, its = self._gate, first.urgency(now)
-        # Of any model that the same engines serve: what it has left is for these.
-        lines = (one.line for one in gate.models.values() if one.waiters and _meets(one, model))
-        if any(line.most_urgent() < its for line in lines):
-            return False
+        # Of any model that the same engines serve: what they have left is for these, if it can be.
+        for other, one in gate.models.items():
+            is_before = one.waiters and _meets(one, model) and one.line.most_urgent() < its
+            if is_before and (one.there is model.there or gate.has_room(other, one)):
+                return False
         eligible = gate.eligible(name or None)
         is_served = eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN]))
         if not is_served and first.since > now - BACK_SECONDS:
             # An engine may come back meanwhile. Whether decode would stand in for prefill is not known here.
             return False
-        waiter = model.paused.pop(first)
+        waiter = model.ends_pause(first)
         gate.waits_no_more(model)
-        if not waiter.cancelled():
+        if waiter is not None and not waiter.cancelled():
             model.had_turn()
             waiter.set_result(None)
         return True
@@ -242,7 +250,7 @@ class LowTurn(FreeTurn):
         assert inner is not None
         self.since = monotonic()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        model.paused[self] = waiter
+        model.pauses(self, waiter)
         gate.waits(model)
         gate.wind()
         giving.left(self)
@@ -250,7 +258,7 @@ class LowTurn(FreeTurn):
         try:
             await waiter
         except BaseException:
-            if model.paused.pop(self, None) is not None:
+            if model.ends_pause(self) is not None:
                 gate.waits_no_more(model)
             elif waiter.done() and not waiter.cancelled():
                 # It was let in, and left in the same moment.

@@ -433,6 +433,62 @@ async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
         assert sorted(served[1:]) == [0, 1, 2]
 
 
+async def test_who_gave_way_waits_for_no_more_urgent_line_that_has_no_room(
+    endpoints: Endpoints,
+) -> None:
+    """It has one engine in common with theirs, and another one is free."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "b"])
+    endpoints.put(Instance("d2", "http://127.0.0.1/d2", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("d2", [MODEL])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        assert await begins(come(model="b"))
+        assert not await begins(come(model="b", urgency=0))
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            await asyncio.wait_for(turn.again(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("urgency", [3, 6, 7])
+async def test_no_call_that_is_not_more_urgent_overtakes_who_gave_way(
+    endpoints: Endpoints, urgency: int
+) -> None:
+    """Nor where there is room that nothing has told of: it is found by who comes."""
+    gate = Gate(Limits(decode_concurrency=1, kv_free=0.1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    decode = endpoints.get("d")
+    assert decode is not None
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(6)) as turn:
+            assert isinstance(turn, LowTurn)
+            decode.status = Status(kv_free=0.01)
+            back = asyncio.create_task(turn.again())
+            await settled()
+            decode.status = Status(kv_free=0.5)
+
+            newcomer = come(urgency=urgency)
+
+            assert await begins(newcomer) == (urgency < 6)
+            assert back.done() == (urgency >= 6)
+            if urgency < 6:
+                await newcomer.leave()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+async def test_where_who_gave_way_is_back_calls_need_no_closer_look(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=2, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    with gate.turn(MODEL, LinePlace(7)) as turn:
+        assert isinstance(turn, LowTurn)
+        back = asyncio.create_task(turn.again())
+        await settled()
+        await back
+        with gate.turn(MODEL, LinePlace()):
+            assert gate.models[MODEL].ample.begun == 2
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
     endpoints: Endpoints, tmp_path: Path, processes: int

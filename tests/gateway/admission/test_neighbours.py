@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pdgate.gateway.admission.giving_way import LowTurn
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.sections import AdmissionSection, ListenSection
 from pdgate.gateway.policies import Policies
@@ -155,6 +156,26 @@ async def test_a_single_place_goes_from_line_to_line(
         await running.aclose()
 
         assert served in ([one, other, one, other], [other, one, other, one])
+
+
+async def test_who_gave_way_has_turns_with_the_lines_of_other_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "HANGS_NS", int(PATIENCE_SECONDS * 1e9))
+    with two(tmp_path, AdmissionSection(decode_concurrency=1, give_way=1)) as (one, other):
+        with one.gate.turn(MODEL, LinePlace(urgency=7)) as turn:
+            assert isinstance(turn, LowTurn)
+            waiting = [other.begin() for _ in range(3)]
+            await asyncio.sleep(0)
+            back = asyncio.create_task(turn.again())
+            first = await waiting[0]
+            assert not back.done()
+            # Now it is longest ago for the one that gave way.
+            await first.aclose()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+            assert not waiting[1].done()
+        for call in waiting[1:]:
+            await (await call).aclose()
 
 
 @pytest.mark.parametrize(
