@@ -129,6 +129,8 @@ class Gate:
         self.models: dict[str, WaitingModel] = {}
         # Sets of engines, by their ids, that serve some model.
         self._there: dict[frozenset[str], CallsThere] = {}
+        # What was asked for last when all models were where they are served now: gone as soon as some engine changes.
+        self._seen: tuple[str, EligibleSet | None] = "", None
         self._strangers = WaitingModel(self)
         self.line_length = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -332,6 +334,19 @@ class Gate:
 
     def _serves(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         """These engines serve the model now; maybe others, too."""
+        self._put(model, eligible)
+        # What calls of the others have is at the engines that serve them now as well. Once for each change of engines.
+        name, seen = self._seen
+        if seen is not None and self._eligible_sets.get(name) is seen:
+            return
+        self._seen = eligible.model, eligible
+        for other, one in self.models.items():
+            if one.begun or one.waiters or one.paused:
+                its = self.eligible(other or None)
+                if its is not None and its is not one.eligible:
+                    self._put(one, its)
+
+    def _put(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         model.eligible = eligible
         # Who gave way is to be looked for, too.
         model.ample = NEVER if model.paused else self._ample(eligible)

@@ -489,6 +489,32 @@ async def test_where_who_gave_way_is_back_calls_need_no_closer_look(endpoints: E
             assert gate.models[MODEL].ample.begun == 2
 
 
+@pytest.mark.parametrize(("comes", "goes"), [("p2", ""), ("", "d2"), ("d3", "d2")])
+async def test_a_limit_holds_for_models_that_have_no_call_since_an_engine_came_or_went(
+    endpoints: Endpoints, comes: str, goes: str
+) -> None:
+    def add(name: str, role: Role) -> None:
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL))
+        endpoints.mark_up(name, [MODEL, "b"])
+
+    add("p", Role.PREFILL)
+    add("d", Role.DECODE)
+    add("d2", Role.DECODE)
+    gate = Gate(Limits(decode_concurrency=2), endpoints)
+    async with callers(gate) as come:
+        for _ in range(4):
+            assert await begins(come(model="b"))
+        waits = come()
+        assert not await begins(waits)
+        waits.task.cancel()
+        if goes:
+            endpoints.mark_down(goes)
+        if comes:
+            add(comes, Role.PREFILL if comes == "p2" else Role.DECODE)
+
+        assert not await begins(come())
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
     endpoints: Endpoints, tmp_path: Path, processes: int
