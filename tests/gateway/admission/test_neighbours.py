@@ -42,15 +42,17 @@ class Worker:
         )
         self.endpoints.mark_up(name, models)
 
-    def begin(self, model: str = MODEL) -> "asyncio.Task[AsyncExitStack]":
-        """A call, which ends when the stack is closed that it has when it has begun."""
-        return asyncio.create_task(self._begin(model))
+    def begin(self, model: str = MODEL, reads: int = 0) -> "asyncio.Task[AsyncExitStack]":
+        """A call, which ends when the stack is closed that it has when it has begun; `reads`: tokens, of prefill."""
+        return asyncio.create_task(self._begin(model, reads))
 
-    async def _begin(self, model: str) -> AsyncExitStack:
+    async def _begin(self, model: str, reads: int) -> AsyncExitStack:
         async with asyncio.timeout(PATIENCE_SECONDS), AsyncExitStack() as stack:
             turn = stack.enter_context(self.gate.turn(model, LinePlace()))
             if turn.waits:
                 await turn.come()
+            if reads:
+                stack.enter_context(self.reserve(reads))
             return stack.pop_all()
 
     def reserve(self, tokens: int = 10, at: str = "p") -> Reservation:
@@ -252,18 +254,16 @@ async def test_an_engine_goes_from_line_to_line(
     """The worker whose prompt is read looks first, and would take the engine again each time."""
     monkeypatch.setattr(lines, "HANGS_NS", int(PATIENCE_SECONDS * 1e9))
     with two(tmp_path, AdmissionSection(prefill_seconds=1.0)) as (one, other):
-        reading, waits = one.reserve(50_000), {}
+        running, waits = await one.begin(reads=50_000), {}
         for worker in (one, one, other, other):
-            waits[worker.begin()] = worker
+            waits[worker.begin(reads=50_000)] = worker
         await waiting.until(lambda: one.gate.line_length + other.gate.line_length == 4, "lines")
         served = []
         while waits:
-            reading.end()
-            one.gate.look()
+            await running.aclose()
             (began,), _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             served.append(waits.pop(began))
-            reading = served[-1].reserve(50_000)
-            await began.result().aclose()
-        reading.end()
+            running = began.result()
+        await running.aclose()
 
         assert served in ([one, other, one, other], [other, one, other, one])
