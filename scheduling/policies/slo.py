@@ -154,7 +154,9 @@ class InTime(Policy):
                 return _soonest(endpoints, tokens, matched)
             return self._late.choose(call, endpoints)
         close = CLOSE_SHARE * (least if partners is None else of_its_own)
-        most = least + (self._close if self._close > close else close)
+        if close < self._close:  # noqa: PLR1730 (a fifth of the time of max)
+            close = self._close
+        most = least + close
         # More than any engine has to read, so the first one is taken.
         fewest, lightest, best = tokens + 1, 0, endpoints[0]
         equals: list[Endpoint] | None = None

@@ -1,19 +1,24 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
+from pdgate.gateway.sync.workers import SharedLines
+from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
+from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
@@ -460,8 +465,91 @@ async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
         assert sorted(served[1:]) == [0, 1, 2]
 
 
-async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
+async def test_who_gave_way_waits_for_no_more_urgent_line_that_has_no_room(
     endpoints: Endpoints,
+) -> None:
+    """It has one engine in common with theirs, and another one is free."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "b"])
+    endpoints.put(Instance("d2", "http://127.0.0.1/d2", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("d2", [MODEL])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        assert await begins(come(model="b"))
+        assert not await begins(come(model="b", urgency=0))
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            await asyncio.wait_for(turn.again(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("urgency", [3, 6, 7])
+async def test_no_call_that_is_not_more_urgent_overtakes_who_gave_way(
+    endpoints: Endpoints, urgency: int
+) -> None:
+    """Nor where there is room that nothing has told of: it is found by who comes."""
+    gate = Gate(Limits(decode_concurrency=1, kv_free=0.1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    decode = endpoints.get("d")
+    assert decode is not None
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(6)) as turn:
+            assert isinstance(turn, LowTurn)
+            decode.status = Status(kv_free=0.01)
+            back = asyncio.create_task(turn.again())
+            await settled()
+            decode.status = Status(kv_free=0.5)
+
+            newcomer = come(urgency=urgency)
+
+            assert await begins(newcomer) == (urgency < 6)
+            assert back.done() == (urgency >= 6)
+            if urgency < 6:
+                await newcomer.leave()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+async def test_where_who_gave_way_is_back_calls_need_no_closer_look(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=2, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    with gate.turn(MODEL, LinePlace(7)) as turn:
+        assert isinstance(turn, LowTurn)
+        back = asyncio.create_task(turn.again())
+        await settled()
+        await back
+        with gate.turn(MODEL, LinePlace()):
+            assert gate.models[MODEL].ample.begun == 2
+
+
+@pytest.mark.parametrize(("comes", "goes"), [("p2", ""), ("", "d2"), ("d3", "d2")])
+async def test_a_limit_holds_for_models_that_have_no_call_since_an_engine_came_or_went(
+    endpoints: Endpoints, comes: str, goes: str
+) -> None:
+    def add(name: str, role: Role) -> None:
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL))
+        endpoints.mark_up(name, [MODEL, "b"])
+
+    add("p", Role.PREFILL)
+    add("d", Role.DECODE)
+    add("d2", Role.DECODE)
+    gate = Gate(Limits(decode_concurrency=2), endpoints)
+    async with callers(gate) as come:
+        for _ in range(4):
+            assert await begins(come(model="b"))
+        waits = come()
+        assert not await begins(waits)
+        waits.task.cancel()
+        if goes:
+            endpoints.mark_down(goes)
+        if comes:
+            add(comes, Role.PREFILL if comes == "p2" else Role.DECODE)
+
+        assert not await begins(come())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
+    endpoints: Endpoints, tmp_path: Path, processes: int
 ) -> None:
     asked: list[str] = []
 
@@ -477,7 +565,13 @@ async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
         endpoints.mark_up(name, ["other"])
     for name in ("p", "d"):
         endpoints.mark_up(name, names)
-    gate = Gate(WatchedLimits(decode_concurrency=1), endpoints)
+    with closing(Neighbourhood(tmp_path)) as neighbourhood:
+        lines = SharedLines(neighbourhood, lambda: None) if processes > 1 else None
+        gate = Gate(WatchedLimits(decode_concurrency=1), endpoints, lines)
+        await _asks_once(gate, names, asked)
+
+
+async def _asks_once(gate: Gate, names: Sequence[str], asked: list[str]) -> None:
     async with callers(gate) as come:
         inside = [come(), come(model="other")]
         waiting = [come(model=name) for name in [*names, "other"]]
@@ -609,6 +703,35 @@ async def test_the_body_of_a_call_is_kept_only_while_it_may_be_asked_for(
         assert place.call is None
 
 
+class Pausable(Pausing):
+    """What any call that may give way says while it runs; `paused`: it was told to."""
+
+    paused = False
+
+    def running(self, urgency: int, counts: bool) -> RunningCall:
+        return RunningCall(urgency, answering="d", tokens=100, counts=counts)
+
+    def pause(self) -> None:
+        self.paused = True
+
+
+@pytest.mark.parametrize("model", [MODEL, "adapter"])
+async def test_a_call_by_another_model_of_the_same_engines_gives_way(
+    endpoints: Endpoints, model: str
+) -> None:
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "adapter"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(model, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            turn.pausing = pausing = Pausable(turn.again)
+            come(urgency=0)
+            await settled()
+            assert pausing.paused
+
+
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:
     """And, when no engine serves its model any more, only for a while."""
     for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
@@ -634,6 +757,50 @@ async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoi
             await settled()
             assert not back.done()
             turn.since -= BACK_SECONDS
+            gate.look()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+def remove(endpoints: Endpoints, name: str) -> None:
+    endpoints.remove(name)
+
+
+def restart(endpoints: Endpoints, name: str) -> None:
+    endpoints.mark_down(name)
+
+
+def drain(endpoints: Endpoints, name: str) -> None:
+    endpoints.drain([name])
+
+
+@pytest.mark.parametrize("goes", [remove, restart, drain])
+@pytest.mark.parametrize("name", ["p", "d"])
+async def test_who_gave_way_waits_while_its_engine_is_gone(
+    endpoints: Endpoints, goes: Callable[[Endpoints, str], None], name: str
+) -> None:
+    """Sent on, a stream that has begun would break, as no engine can have it."""
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            urgent = come()
+            back = asyncio.create_task(turn.again())
+            assert await begins(urgent)
+            goes(endpoints, name)
+            await urgent.leave()
+            await settled()
+            gate.look()
+            await settled()
+            # Without the one there is no pair; where none is known of the model, no name either.
+            assert not back.done()
+
+            endpoints.drain([])
+            role = Role.PREFILL if name == "p" else Role.DECODE
+            endpoints.put(
+                Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL)
+            )
+            endpoints.mark_up(name, [MODEL])
             gate.look()
             await asyncio.wait_for(back, PATIENCE_SECONDS)
 
