@@ -336,6 +336,9 @@ class Reserved(Protocol):
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
 
+    def was_read(self) -> None:
+        """Note that the prompt has been read, as the answer shows; nothing shows when."""
+
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         """Note how long taking over prefill's KV took; return the same."""
 

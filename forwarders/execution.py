@@ -541,9 +541,12 @@ class Attempt:
             return decode.has_loaded(0.0)
 
         leg = forwarder.leg(self.call, prefill.instance, decode.instance)
-        if comes_whole(self.call):
+        whole = comes_whole(self.call)
+        if whole:
             self._execution.unseen.expect(prefill.reading_seconds, prefill.presume_end)
         await self._answer(leg, DECODE, decode, begun=begun)
+        if whole:
+            prefill.was_read()
 
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""

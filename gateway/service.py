@@ -164,6 +164,9 @@ class Service:
                     # What has to be waited for, as engines are reserved at once when its turn has come.
                     encoding, steering = self._execution.encoding, self.steering
                     if encoding is not None and encoding.wants(call):
+                        if place is not None and self.gate is not None:
+                            # Else encode engines would work for calls that are refused then.
+                            self.gate.would_begin(call.model, place)
                         record.attempts = 1
                         call = await encoding.encoded(call, record)
                     steered = None if steering is None else await steering.of(headers)

@@ -131,9 +131,11 @@ def _ids(body: Json) -> int:
         raw = body.get(name)
         if raw is None:
             continue
-        begin = bytes(memoryview(raw)[:64]).lstrip(b"[ \t\r\n")
-        if bytes(memoryview(raw)[:1]) == b"[" and begin[:1].isdigit():
-            tokens += bytes(raw).count(b",") + 1
+        if bytes(memoryview(raw)[:1]) != b"[":
+            continue
+        written = bytes(raw)
+        if written.lstrip(b"[ \t\r\n")[:1].isdigit():
+            tokens += written.count(b",") + 1
     return tokens
 
 

@@ -41,6 +41,8 @@ _MOST_DIGITS: Final = 18
 _COUNT: Final = re.compile(r"(?:\+|-(?=[0_]+(?:\.0+)?\Z))?([0-9]+(?:_[0-9]+)*)(?:\.0+)?")
 """Beyond ASCII there are digits that int() reads, too."""
 
+_BEGIN_BYTES: Final = 64
+
 _YES: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -106,6 +108,16 @@ def value(fields: Json, name: str, default: Any = None, most_bytes: int = MOST_V
             # It passed as raw JSON, but here the stack is deeper.
             raise BadRequest(TOO_DEEP) from None
     return default if found is None else found
+
+
+def first_in_list(raw: Raw) -> bytes:
+    """The first byte of what a list has, a bracket if that is nothing; empty for what is no list."""
+    # It may be megabytes.
+    begin = bytes(memoryview(raw)[:_BEGIN_BYTES])
+    if begin[:1] != b"[":
+        return b""
+    # Bodies that are meant to be read are indented.
+    return (begin[1:].lstrip() or bytes(memoryview(raw)[1:]).lstrip())[:1]
 
 
 def is_true(said: object) -> bool:

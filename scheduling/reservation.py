@@ -111,6 +111,7 @@ class Reservation:
         """
         self._update = None
         endpoint = self._endpoint
+        endpoint.shown_reads += 1
         # Else it took less than was to be read when it came, which says nothing of the engine.
         if self._dropped == endpoint.dropped:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
@@ -137,6 +138,7 @@ class Reservation:
         self._update = None
         self.end()
         endpoint = self._endpoint
+        endpoint.shown_reads += 1
         if self._dropped == endpoint.dropped:
             endpoint.latency.has_read(self._to_read, self._squares, seconds, self._expected)
 
@@ -146,6 +148,10 @@ class Reservation:
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
+
+    def was_read(self) -> None:
+        """The prompt has been read, as the answer shows; nothing shows when."""
+        self._endpoint.shown_reads += 1
 
     @property
     def unread_tokens(self) -> int:

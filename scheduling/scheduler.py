@@ -158,16 +158,33 @@ class Scheduler:
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
     def stays(self, call: Call, prefill: Endpoint) -> bool:
-        """Whether the call would not be split now, if this engine were chosen to read it."""
+        """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
         fixed = self._rule.fixed
         if fixed is not None:
             return fixed.taken is not Taken.SPLIT
-        # The rule looks at an engine that has the call.
-        reserved = Reservation(prefill, call.prompt_tokens, True)
+        eligible = self._endpoints.eligible(call.model)
+        decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
+        cached = self._cached_for_decode(call)
+        tokens = unread = call.prompt_tokens
+        if self._prefixes is not None and (self._decode_asks or eligible.several_read):
+            # As `reserve` does.
+            unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
+        # The rule looks at an engine that has the call. The end of a reservation counts as work:
+        # a frozen engine would look well for as long as calls come.
+        latency = prefill.latency
+        overlooked, latency.overlooked = latency.overlooked, 0
+        prefill.calls += 1
+        prefill.tokens += tokens
+        prefill.unread_tokens += unread
+        prefill.own_unread_squares += unread * unread
         try:
-            return self.decide(call, prefill.instance).taken is not Taken.SPLIT
+            return not self._rule.would_split(call, prefill, decodes, cached)
         finally:
-            reserved.withdraw()
+            prefill.own_unread_squares -= unread * unread
+            prefill.unread_tokens -= unread
+            prefill.tokens -= tokens
+            prefill.calls -= 1
+            latency.overlooked = overlooked
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """Whether an engine answers probes, and is not known to stand still."""

@@ -129,6 +129,10 @@ class WorkerSide(Core):
                 self._drop(name, "preempted: the prefill engine ran out of blocks")
                 self._calls.cancel(name)
                 with self._changed:
+                    in_use = name in self._in_use
+                if in_use:
+                    self.connector.break_off(name)
+                with self._changed:
                     while not self._changed.wait_for(
                         lambda name=name: name not in self._in_use,  # type: ignore[misc]
                         SLOW_EVICTION_SECONDS,

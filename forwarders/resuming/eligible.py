@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pdgate.forwarders.prompt import several_prompts
+from pdgate.forwarders.token_ids import is_text_alone
 from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES, count_of
 
@@ -104,13 +105,7 @@ def why_not(call: Call) -> str:
 def more_than_text(call: Call) -> bool:
     """Images and the like stand for tokens of the prompt that mean nothing without them."""
     said = call.body.get("messages")
-    if isinstance(said, Raw) and len(said) > MOST_LIST_BYTES:
-        # What is not looked at may be anything.
-        return True
-    messages = call.value("messages", [], MOST_LIST_BYTES)
-    return any(
-        isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal")
-        for message in messages
-        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
+    if said is None:
+        return False
+    # What is not looked at may be anything.
+    return (isinstance(said, Raw) and len(said) > MOST_LIST_BYTES) or not is_text_alone(said)

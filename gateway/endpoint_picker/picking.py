@@ -171,12 +171,13 @@ class EndpointPicker:
             # Before its turn, as engines are reserved at once then.
             allowed = None if head.subset is None else await self._allowed(head.subset)
             if place is not None and self._gate is not None:
-                turn = block.enter_context(self._gate.turn(call.model, place))
-                if turn.waits and sheddable:
+                # Asked before: in a full line it would take the place of one that waits.
+                if sheddable and not self._gate.would_begin(call.model, place):
                     raise Overloaded(
                         "engines are busy, and this call's objective is one that gives way",
                         retry_after_seconds=RETRY_AFTER_SECONDS,
                     )
+                turn = block.enter_context(self._gate.turn(call.model, place))
                 if turn.waits:
                     await turn.come()
                     call = record.call = call.begun(turn.seconds)

@@ -278,7 +278,8 @@ class AsgiClient:
 
     def expired(self) -> None:
         """Nothing came for a while."""
-        if not self._paused and self._last.endswith(EVENT_ENDS):
+        # What waits to be sent says as much.
+        if not (self._paused or self._pieces) and self._last.endswith(EVENT_ENDS):
             self._pieces.append(PING)
             self._wake()
         assert self._silences is not None
@@ -363,7 +364,8 @@ class AsgiClient:
 
     async def _body(self, piece: bytes, more: bool = True) -> None:
         self.finished = not more
-        if piece:
+        # One of ours tells nothing of the answer.
+        if piece and piece is not PING:
             self._before, self._last = self._last, piece
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 

@@ -76,7 +76,6 @@ class HotProtocol(asyncio.Protocol):
         "_begun_in",
         "_clock",
         "_deaf",
-        "_declined",
         "_early",
         "_farewell",
         "_first_lines",
@@ -153,8 +152,7 @@ class HotProtocol(asyncio.Protocol):
         self._writable: asyncio.Event | None = None
         # There is nothing more to say to what still comes; an answer under way may be.
         self._deaf = False
-        # The last one that asked for another protocol; and how its body is framed, while that is skipped.
-        self._declined: AsgiCycle | None = None
+        # How the body of one that asked for another protocol is framed, while that is skipped.
         self._skipped = b""
         self._clock = Clock()
         self._farewell: asyncio.TimerHandle | None = None
@@ -457,7 +455,7 @@ class HotProtocol(asyncio.Protocol):
                 self._expect_skipped()
                 self._feed(rest, b"")
                 return
-            if rest or cycle is not self._declined:
+            if rest or not (isinstance(cycle, AsgiCycle) and cycle.declined):
                 # What follows may be of another protocol, of which we speak none.
                 self._is_the_last()
         except httptools.HttpParserError as error:
@@ -606,14 +604,15 @@ class HotProtocol(asyncio.Protocol):
         else:
             self._early.append(cycle)
         if parser.should_upgrade() and parser.get_method() != b"CONNECT":
-            self._declined = cycle
+            cycle.declined = True
             self._skipped = limits.framing(self.headers) if cycle.body_bytes_said else b""
             # The parser says next that the request is whole, which it is not where a body is skipped.
             self._deaf = bool(self._skipped)
 
     def _is_behind_declined(self) -> bool:
         """Whether what comes may be of the protocol that the last request asked for: the client has no answer yet."""
-        return self._serving is not None and self.cycle is self._declined
+        cycle = self.cycle
+        return self._serving is not None and isinstance(cycle, AsgiCycle) and cycle.declined
 
     def _become_socket(self, opening: SocketOpening, more_bytes: int) -> None:
         """The connection is another protocol's from now on. `more_bytes`: that came behind the request."""

@@ -7,8 +7,8 @@ metered, and of a client that has not asked itself the event is kept back:
 
 Events are counted as well, for streams that end before it: one is one token, or several (speculation, --stream-interval).
 
-Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py, the final usage chunk; OpenAI API reference,
-stream_options.
+Source: vLLM 0.32.0, entrypoints/openai/chat_completion/serving.py, the final usage chunk, and should_include_usage(), which it asks;
+OpenAI API reference, stream_options.
 """
 
 from typing import Final
@@ -52,8 +52,13 @@ def asking(call: Call) -> tuple[Call, bool]:
     found = options.get("include_usage")
     if found is True:
         return call, True
-    more = Raw(encode({**options, "include_usage": True}))
-    return msgspec.structs.replace(call, body={**call.body, _OPTIONS: more}), is_true(found)
+    wants = is_true(found)
+    more = {**options, "include_usage": True}
+    if "include_usage" in options and not wants:
+        # Each event would say what it took: engines do so only if they say it at all, of which this made them.
+        more.pop("continuous_usage_stats", None)
+    body = {**call.body, _OPTIONS: Raw(encode(more))}
+    return msgspec.structs.replace(call, body=body), wants
 
 
 class Meter:

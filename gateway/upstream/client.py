@@ -121,7 +121,11 @@ class HttpUpstream:
         """Sends it on a connection that is opened for it. Raises EngineRefused."""
         engine = exchange.leg.to
         pool = self._pool(engine)
-        pool.send_on(await self._connect(pool, engine), exchange)
+        connection = await self._connect(pool, engine)
+        if pool.idle and not exchange.call.may_be_repeated:
+            # Those take none that is free, and leave one each.
+            pool.close_oldest()
+        pool.send_on(connection, exchange)
 
     async def _connect(self, pool: Pool, engine: Instance) -> UpstreamConnection:
         try:

@@ -59,11 +59,16 @@ class SimulatedFleet:
     """
 
     def __init__(
-        self, roles: Mapping[str, Role], hardware: Hardware, agenda: Agenda, random: Random
+        self,
+        roles: Mapping[str, Role],
+        hardware: Mapping[str, Hardware],
+        agenda: Agenda,
+        random: Random,
     ) -> None:
+        """`hardware`: of each."""
         self._agenda = agenda
         self.engines = {
-            name: SimulatedEngine(name, hardware, agenda, SimulatedUsage(SLICE_SECONDS))
+            name: SimulatedEngine(name, hardware[name], agenda, SimulatedUsage(SLICE_SECONDS))
             for name in roles
         }
         self.endpoints = Endpoints(

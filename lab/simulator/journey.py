@@ -10,7 +10,7 @@ had to keep for too long, as decode had no room for it: else engines that do eit
 each other's memory for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -204,10 +204,15 @@ class Journey:
         scheduler = self._roads.scheduler
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
-            if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
+            decision = scheduler.decide(self.call, prefill.instance)
+            if decision.taken is Taken.LOCAL:
                 prefill.withdraw()
                 self._prefill, self.outcome.prefill = None, ""
-                self._decode = self._reserve(Role.DECODE, prefill.instance, reads=True)
+                at = prefill.instance
+                if at.role is Role.BOTH and (not decision.among or at.id in decision.among):
+                    self._decode = self._reserve(Role.DECODE, reads=True, among=(at.id,))
+                else:
+                    self._decode = self._reserve(Role.DECODE, at, reads=True, among=decision.among)
                 self._answer_alone(self._decode)
                 return
             if not self._roads.staged:
@@ -232,10 +237,14 @@ class Journey:
             send()
 
     def _reserve(
-        self, role: Role, peer: Instance | None = None, reads: bool | None = None
+        self,
+        role: Role,
+        peer: Instance | None = None,
+        reads: bool | None = None,
+        among: Collection[str] = (),
     ) -> Reservation:
         reserve = self._roads.scheduler.reserve
-        reserved = reserve(role, self.call, avoid=self._avoid, peer=peer, reads=reads)
+        reserved = reserve(role, self.call, avoid=self._avoid, peer=peer, reads=reads, among=among)
         if role is Role.PREFILL:
             self.outcome.prefill = reserved.instance.id
         else:

@@ -172,15 +172,9 @@ class Room:
             if not self._has_short_steps(most, eligible, role, before):
                 return False
         if limit is not None:
-            places = limit * len(engines)
-            # What other workers have by the names of other models is in the engines' accounts.
-            theirs = others.begun
-            if others is not NOBODY:
-                near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
-                theirs = max(near, theirs)
-            if begun + theirs >= places:
+            if missing_places(limit, engines, begun, others) > 0:
                 return False
-            if not may_have_one_more(places, begun, others, since):
+            if not may_have_one_more(limit * len(engines), begun, others, since):
                 return False
         return kv_free is None or any(kv_free_of(engine) >= kv_free for engine in engines)
 
@@ -257,14 +251,17 @@ class Room:
         return now + min((waiting_seconds(e) for e in some), default=0.0)
 
 
-def seconds_to_read(eligible: EligibleSet, prompt_tokens: int) -> float | None:
+def seconds_to_read(
+    eligible: EligibleSet, prompt_tokens: int, role: Role | None = None
+) -> float | None:
     """Return how soon the prompt of a call that began now would be read, wherever that is soonest.
 
     None for what cannot be known: there is no engine, or one that has shown nothing yet. Whatever
     of the prompt is cached somewhere is not known here, so this is the most that it takes.
+    `role`: of the engines that read it; None for that which reads prompts.
     """
     least: float | None = None
-    for endpoint in _readers(eligible):
+    for endpoint in _readers(eligible) if role is None else eligible.up[role]:
         expected = _seconds(endpoint, prompt_tokens)
         if expected is None:
             return None
@@ -277,6 +274,22 @@ def _before(beginning: int, others: OtherProcesses, since: int | None) -> int:
     """Calls that have an engine before the next one of ours: those that begin, and one of each line whose turn is earlier."""
     ours = others.since is None or (since is not None and since <= others.since)
     return beginning + others.beginning + (0 if ours else others.lines)
+
+
+def missing_places(
+    limit: int, engines: Sequence[Endpoint], begun: int, others: OtherProcesses
+) -> int:
+    """How many of the calls at engines that answer are to end before another one may begin; more than 0, or it may.
+
+    `begun`, `others`: as in `Room.for_one_more`.
+    """
+    theirs = others.begun
+    # What workers have there by other sets of engines: not all find the same ones well. Who has no call there
+    # may have one, as with those it takes no turns.
+    if begun and others is not NOBODY:
+        near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
+        theirs = max(near, theirs)
+    return begun + theirs - limit * len(engines) + 1
 
 
 def _settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
@@ -305,8 +318,7 @@ def reads_soon(most: float, engine: Endpoint) -> bool:
     unread = engine.unread_tokens
     if not unread:
         return True
-    begins = engine.latency.prefill_seconds(0, 0.0) or 0.0
-    most, expected = max(most, ALONE * begins), waiting_seconds(engine)
+    most, expected = max(most, ALONE * engine.latency.begin_seconds()), waiting_seconds(engine)
     if expected < most:
         return True
     far = _far(engine)

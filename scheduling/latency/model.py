@@ -259,6 +259,18 @@ class LatencyModel:
         straight = uncached_tokens + self.family.quadratic.per_token * squares
         return rate.fixed + rate.per_token * straight
 
+    def begin_seconds(self) -> float:
+        """Seconds that a prompt of any length takes; 0 while nothing is known.
+
+        Of its kind, if those take less: a line through prompts that were all about as long says little of where it begins.
+        """
+        own = self.prefill_seconds(0, 0.0)
+        if own is None:
+            return 0.0
+        like = self.family.prefill_rate()
+        typical = None if like is None else like.expect(0)
+        return own if typical is None or own < typical else typical
+
     def loading_seconds(self, tokens: int) -> float | None:
         """Seconds from the end of prefill to decode's first token, for a prompt of so many."""
         if self.loading_rate.seen >= ENOUGH:

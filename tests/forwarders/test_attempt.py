@@ -50,6 +50,9 @@ class Noted:
     def read(self, seconds: float) -> None:
         raise AssertionError("nothing was read")
 
+    def was_read(self) -> None:
+        raise AssertionError("nothing was read")
+
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         raise AssertionError("nothing was loaded")
 

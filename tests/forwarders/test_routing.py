@@ -1,6 +1,7 @@
 """What becomes of a call: split, left to decode, or answered by prefill alone."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -128,6 +129,21 @@ async def test_never_means_that_prefill_is_not_asked_for_one_token_either() -> N
     await Crossing(engines, P0, D0, rule=Never()).ask(chat(stream=False, max_tokens=1))
 
     assert engines.visits == ["d0"]
+
+
+async def test_an_engine_of_both_roles_answers_what_it_was_chosen_to_read() -> None:
+    """It has most of the prompt cached, or least to read: another one has neither."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(3)]
+    engines = Scripted(**{one.id: whole("a") for one in both})
+    crossing = Crossing(engines, *both, rule=Never())
+
+    # They take turns, and the one that is asked is the one whose turn it is.
+    for _ in range(6):
+        await crossing.ask(chat(stream=False))
+
+    first = engines.visits[:3]
+    assert sorted(first) == ["b0", "b1", "b2"]
+    assert engines.visits[3:] == first
 
 
 async def test_another_prefill_answers_when_the_first_fails() -> None:

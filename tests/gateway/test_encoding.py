@@ -307,6 +307,33 @@ async def test_media_are_encoded_before_a_call_waits_for_its_turn() -> None:
     assert [body["ec_transfer_params"] for body in prefill.bodies] == [where(IMAGE)] * 2
 
 
+async def test_media_of_a_call_that_is_refused_are_not_encoded() -> None:
+    """Else a full line would keep encode engines from those who are in it."""
+    answering = Held()
+    [encoder], prefill, decode = trio()
+    decode.script = answering
+    limits = AdmissionSection(decode_concurrency=1, waiting=1)
+    async with (
+        gateway_of(encoder, prefill, decode, admission=limits) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
+        asking = [group.create_task(gateway.chat(messages=said(TEXT)))]
+        first = await answering.next()
+        asking.append(group.create_task(gateway.chat(messages=said(TEXT))))
+        await until_waiting(gateway, 1)
+
+        assert (await gateway.chat(messages=said(TEXT, LINKED))).status_code == 429
+        assert not encoder.calls
+
+        for _ in asking:
+            await first.peer.send(as_json(ANSWER))
+            await first.peer.close()
+            if len(decode.calls) == 1:
+                first = await answering.next()
+        for one in asking:
+            assert (await one).status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_reads_nothing_of_where_embeddings_and_kv_lie(stream: bool) -> None:
     """That the body has such a field now does not make it one that the client has set."""

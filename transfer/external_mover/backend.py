@@ -151,7 +151,9 @@ class Visiting(Moving):
         return TransferPlan(visit)
 
     def _left(self, address: Address) -> None:
-        """The peer is gone, and its next life has another address."""
+        """No connection to it is left, so nothing of it is inside. If it is gone its next life has another address,
+        and else it is met anew.
+        """
         with self._lock:
             card = self._cards.pop(address, None)
         if card is not None:
@@ -204,15 +206,15 @@ class Visiting(Moving):
         try:
             status = talk(channel)
         except OSError as error:
-            channel.close()
+            self._links.drop(address, channel)
             if transfer.over:
                 raise TransferInterrupted from None
             raise PeerLost(f"{transfer.what}: {error}") from None
         except BadMoverRequest:
-            channel.close()
+            self._links.drop(address, channel)
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
         except BaseException:
-            channel.close()
+            self._links.drop(address, channel)
             raise
         self._links.give_back(address, channel)
         match status:

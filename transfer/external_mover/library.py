@@ -69,7 +69,7 @@ class Library(ABC):
         """The write that carried this notice is complete in our memory; it may wait a moment."""
 
     def left(self, card: bytes) -> None:
-        """The peer with this card has ended: what is kept of it may go. Others come in its place."""
+        """The peer with this card has ended, as it seems, and no move to it is under way: what is kept of it may go."""
         return
 
     @abstractmethod

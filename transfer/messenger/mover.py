@@ -150,6 +150,10 @@ def when_settled(transfer: Transfer, act: Callable[[], None]) -> None:
             act()
         else:
             # Rare: it failed or was too late, and a thread still sits in a system call.
-            threading.Thread(target=wait, name="pdgate-settle", daemon=True).start()
+            try:
+                threading.Thread(target=wait, name="pdgate-settle", daemon=True).start()
+            except RuntimeError:
+                # No more threads, so this one waits: unsaid, the pages would stay for ever.
+                wait()
 
     transfer.add_done_callback(ended)

@@ -5,7 +5,10 @@ Strangers cost little: they are few at a time, say little, and are gone soon.
 """
 
 import contextlib
+import errno
 import logging
+import os
+import select
 import socket
 import threading
 import time
@@ -94,8 +97,8 @@ def dial(
 ) -> Channel:
     """Connected and proven within so many seconds; blocking without a limit afterwards.
 
-    `peer`: who has to answer, if that is known. `watch` gets the socket before the handshake, and
-    may shut it down from elsewhere. Raises OSError, of which Unproven.
+    `peer`: who has to answer, if that is known. `watch` gets the socket while it connects, one for each address
+    of the host that is tried, and may shut it down from elsewhere. Raises OSError, of which Unproven.
     """
     try:
         return _dialled(address, identity, purpose, seconds, peer, watch)
@@ -117,13 +120,11 @@ def _dialled(
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
     try:
-        sock = socket.create_connection(address, timeout=seconds)
+        sock = _connected(address, until, watch)
     # A host name that IDNA cannot encode; it may be whatever stood in a store.
     except UnicodeError as error:
         raise OSError(f"{host!r} is not a host: {error}") from None
     try:
-        if watch is not None:
-            watch(sock)
         _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
         try:
@@ -139,6 +140,42 @@ def _dialled(
         sock.close()
         raise
     return Channel(inner, session, sock)
+
+
+def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> socket.socket:
+    """As socket.create_connection does, which says nothing of its socket before it is connected. Raises OSError."""
+    failed = OSError(f"{address[0]!r} has no address")
+    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            status = sock.connect_ex(where)
+            # Only now: what is shut down before it begins to connect would connect all the same.
+            if watch is not None:
+                watch(sock)
+            if status == errno.EINPROGRESS:
+                status = _status(sock, until)
+            if status:
+                raise OSError(status, os.strerror(status))
+            sock.settimeout(max(0.001, until - time.monotonic()))
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed
+
+
+def _status(sock: socket.socket, until: float) -> int:
+    """What became of it. Raises TimeoutError."""
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError("timed out")
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 def _set_up(sock: socket.socket) -> None:

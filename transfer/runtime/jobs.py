@@ -87,7 +87,10 @@ class TransferJobs:
                 raise TransferError("the backend is closed")
             self._alive.add(transfer)
         transfer.add_done_callback(lambda _: self._forget(transfer))
-        self._deadlines.add(transfer, timeout_seconds)
+        try:
+            self._deadlines.add(transfer, timeout_seconds)
+        except RuntimeError as error:
+            transfer.leave(TransferError(f"{transfer.what}: {error}"))
         return transfer
 
     def _forget(self, transfer: RunningTransfer) -> None:

@@ -32,38 +32,53 @@ class Links:
     def __init__(
         self, identity: Identity, purpose: str, gone: Callable[[Address], None] = _nothing
     ) -> None:
-        """`gone`: told of an address all of whose idle connections have ended."""
+        """`gone`: told of an address to which no connection is left, idle or in use. With the lock, so that
+        no next one begins meanwhile: it is not to call us.
+        """
         self._gone = gone
         self._identity = identity
         self._purpose = purpose
         self._lock = threading.Lock()
         self._idle: dict[Address, list[Channel]] = {}
+        self._in_use: dict[Address, int] = {}
         self._closed = False
 
     def take(self, address: Address, watch: Watch | None = None) -> Channel:
         """An idle connection that is still up, or a new one; `watch` as in `dial`. Blocking:
-        to stop a transfer its socket is shut down. Raises OSError, of which Unproven.
+        to stop a transfer its socket is shut down. It comes back by `give_back` or `drop`. Raises OSError, of
+        which Unproven.
         """
-        ended = False
-        while channel := self._pop(address):
-            if not hung_up(channel.sock):
-                return channel
-            channel.close()
-            ended = True
-        if ended:
-            self._gone(address)
-        self._sweep()
-        return dial(
-            (address.host, address.port),
-            self._identity,
-            self._purpose,
-            CONNECT_SECONDS,
-            peer=address.peer,
-            watch=watch,
-        )
+        with self._lock:
+            self._in_use[address] = self._in_use.get(address, 0) + 1
+            channel = self._pop(address)
+        try:
+            while channel is not None:
+                if not hung_up(channel.sock):
+                    return channel
+                channel.close()
+                with self._lock:
+                    channel = self._pop(address)
+            self._sweep()
+            return dial(
+                (address.host, address.port),
+                self._identity,
+                self._purpose,
+                CONNECT_SECONDS,
+                peer=address.peer,
+                watch=watch,
+            )
+        except BaseException:
+            self._end(address)
+            raise
+
+    def drop(self, address: Address, channel: Channel) -> None:
+        """One that was taken and is of no use any more."""
+        channel.close()
+        self._end(address)
 
     def give_back(self, address: Address, channel: Channel) -> None:
         with self._lock:
+            self._one_less(address)
             if not self._closed and len(self._idle.get(address, ())) < MAX_IDLE_PER_PEER:
                 self._idle.setdefault(address, []).append(channel)
                 return
@@ -82,11 +97,10 @@ class Links:
                 for address, channels in self._idle.items()
             }
             self._idle = {address: channels for address, channels in left.items() if channels}
+            for address in left:
+                self._look(address)
         for channel in gone:
             channel.close()
-        for address, channels in left.items():
-            if not channels:
-                self._gone(address)
 
     def close(self) -> None:
         with self._lock:
@@ -97,11 +111,29 @@ class Links:
             channel.close()
 
     def _pop(self, address: Address) -> Channel | None:
+        """With the lock."""
+        idle = self._idle.get(address)
+        if not idle:
+            return None
+        channel = idle.pop()
+        if not idle:
+            del self._idle[address]
+        return channel
+
+    def _end(self, address: Address) -> None:
         with self._lock:
-            idle = self._idle.get(address)
-            if not idle:
-                return None
-            channel = idle.pop()
-            if not idle:
-                del self._idle[address]
-            return channel
+            self._one_less(address)
+            self._look(address)
+
+    def _one_less(self, address: Address) -> None:
+        """With the lock."""
+        left = self._in_use[address] - 1
+        if left:
+            self._in_use[address] = left
+        else:
+            del self._in_use[address]
+
+    def _look(self, address: Address) -> None:
+        """With the lock."""
+        if not self._closed and address not in self._idle and address not in self._in_use:
+            self._gone(address)

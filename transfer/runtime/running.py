@@ -11,6 +11,7 @@ calls `leave`; only then may bytes no longer land.
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from collections.abc import Callable
 from pdgate.transfer.base import State, Transfer, TransferError
 
 SWEEP_AT_LEAST = 256
+
+log = logging.getLogger(__name__)
 
 
 class TransferInterrupted(Exception):
@@ -78,7 +81,11 @@ class RunningTransfer(Transfer):
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None and state is not State.DONE:
-            interrupt()
+            try:
+                interrupt()
+            # Who waits for the end has to hear of it, and the deadlines' thread goes on.
+            except Exception:
+                log.exception("%s could not be interrupted", self.what)
         for callback in callbacks:
             callback(self)
         return True
@@ -128,16 +135,19 @@ class TransferDeadlines:
         self._thread: threading.Thread | None = None
 
     def add(self, transfer: RunningTransfer, timeout_seconds: float) -> None:
+        """Raises RuntimeError: no more threads."""
         with self._changed:
             entry = (time.monotonic() + timeout_seconds, next(self._order), transfer)
             heapq.heappush(self._heap, entry)
             if len(self._heap) > self._sweep_at:
                 self._sweep()
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="pdgate-transfer-deadlines", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                # One that could not be started is not it.
+                self._thread = thread
             if self._heap[0] is entry:
                 self._changed.notify()
 

@@ -68,7 +68,8 @@ class StagedWindow:
         self._slots = segment.memory[:slot_bytes], segment.memory[slot_bytes : 2 * slot_bytes]
         self._alone = threading.Lock()
         self._lock = threading.Lock()
-        self._inside: RunningTransfer | None = None
+        # Whose answer the owner owes.
+        self._asking: RunningTransfer | None = None
         self._lanes: dict[str, tuple[Lane, Pinned]] = {}
 
     def move(
@@ -114,23 +115,24 @@ class StagedWindow:
         try:
             if self.broken:
                 raise PeerLost(f"{transfer.what}: another transfer was broken off")
-            with self._lock:
-                self._inside = transfer
             yield
         finally:
-            with self._lock:
-                self._inside = None
             self._alone.release()
 
     def _break_off(self, transfer: RunningTransfer) -> None:
         """When it is over: nothing more of it is said, but the owner's answer has to be waited for."""
         timer = threading.Timer(BREAK_OFF_SECONDS, self._shut_on, [transfer])
         timer.daemon = True
-        timer.start()
+        try:
+            timer.start()
+        except RuntimeError:
+            # No more threads: without one the answer would be waited for for ever.
+            self._shut_on(transfer)
 
     def _shut_on(self, transfer: RunningTransfer) -> None:
         with self._lock:
-            if self._inside is transfer:
+            if self._asking is transfer:
+                self.broken = True
                 shut(self._sock)
 
     def _move(
@@ -164,14 +166,20 @@ class StagedWindow:
         cut: Sequence[Piece],
         immediate: int | None,
     ) -> None:
-        if transfer.over:
-            raise TransferInterrupted
         offsets, lengths = [there for _, there, _ in cut], [length for _, _, length in cut]
+        with self._lock:
+            # With the lock: after `_shut_on` nothing of it is asked any more.
+            if transfer.over:
+                raise TransferInterrupted
+            self._asking = transfer
         try:
             wire.send_move(self._sock, wire.SlotMove(op, slot, epoch, offsets, lengths, immediate))
             status = wire.receive_moved(self._sock)
         except wire.BadShmMessage:
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
+        finally:
+            with self._lock:
+                self._asking = None
         if status is not wire.ShmStatus.OK:
             # The window is as good as before, and is not to be shut with this transfer's end.
             transfer.on_interrupt(None)

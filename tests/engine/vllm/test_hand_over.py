@@ -1,5 +1,7 @@
 """Pages cross between two workers, whatever else happens to the request."""
 
+import math
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,6 +13,10 @@ from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Drop, Evict, Ho
 from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.worker_side import SLOW_EVICTION_SECONDS
 from pdgate.transfer.messenger.offers import Dropped
+from pdgate.transfer.runtime.jobs import TransferPlan
+from pdgate.transfer.runtime.moving import MoveOrder
+from pdgate.transfer.runtime.running import RunningTransfer
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.engine.vllm.two_workers import (
     D_BLOCKS,
     LAYOUT,
@@ -125,6 +131,42 @@ def test_a_preempted_prefill_does_not_wait_for_a_frozen_decode(backend: str) -> 
         assert d.do("outcome") == "failed"
         p.obey([kept()])
         assert p.results().sent == {"p1"}
+
+
+def test_what_is_in_flight_when_a_lease_ends_lands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM does not need the blocks yet; of a slow link decode got nothing."""
+    begun, go_on = threading.Event(), threading.Event()
+    with ExitStack() as stack:
+        pair = Pair("tcp", stack)
+        plan = TcpBackend.plan
+
+        def plan_to_wait(self: TcpBackend, order: MoveOrder) -> TransferPlan:
+            planned = plan(self, order)
+
+            def work(transfer: RunningTransfer) -> None:
+                transfer.on_interrupt(go_on.set)
+                begun.set()
+                assert go_on.wait(SECONDS)
+                transfer.on_interrupt(None)
+                planned.work(transfer)
+
+            return TransferPlan(work)
+
+        monkeypatch.setattr(TcpBackend, "plan", plan_to_wait)
+        pair.p.obey([pair.delegated(), Progress("p1", P_BLOCKS, TOKENS)])
+        for layer in range(LAYOUT.layers):
+            pair.compute(layer)
+        pair.p.obey([kept()])
+        assert begun.wait(SECONDS)
+        pair.p._now = lambda: math.inf
+
+        assert pair.p.results().sent == frozenset()
+        go_on.set()
+
+        assert pair.d.outcome().failed == frozenset()
+        assert pair.same()
+        assert pair.p.freed.wait(SECONDS)
+        assert pair.p.results().sent == {"p1"}
 
 
 def test_a_cancelled_load_ends_on_both_sides(pair: Pair) -> None:

@@ -1,6 +1,5 @@
 """A worker's half with a connector that only writes down, and a clock that the test sets."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +30,6 @@ class WritesDown(Connector):
         self.plans: dict[str, Load | Keep | Exception | None] = {}
         self.breaks_at = ""
         self.in_use = False
-        self.dropping = threading.Event()
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         plan = self.plans.get(arrival.id)
@@ -63,8 +61,10 @@ class WritesDown(Connector):
 
     def dropped(self, request_id: str, why: str) -> bool:
         self._say("dropped", request_id)
-        self.dropping.set()
         return self.in_use
+
+    def break_off(self, request_id: str) -> None:
+        self._say("break off", request_id)
 
     def close(self) -> None:
         self._say("close")

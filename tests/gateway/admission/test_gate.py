@@ -1,18 +1,24 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
+from pdgate.gateway.sync.workers import SharedLines
+from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
+from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
@@ -343,6 +349,38 @@ async def test_who_would_be_read_too_late_is_told_so_at_once(endpoints: Endpoint
         assert await begins(come())
 
 
+async def test_who_stays_at_decode_is_told_so_only_if_decode_reads_it_too_late(
+    endpoints: Endpoints,
+) -> None:
+    """What prefill has to read keeps no such call waiting."""
+    gate = Gate(
+        Limits(ttft_seconds=5.0),
+        endpoints,
+        stays=lambda call, prefill: call.prompt_tokens <= 1000,
+    )
+    prefill, decode = endpoints.get("p"), endpoints.get("d")
+    assert prefill is not None
+    assert decode is not None
+    for tokens in (500, 1000, 1500) * 3:
+        prefill.latency.has_read(tokens, 0.0, tokens / 1000, None)
+        decode.latency.has_read(tokens, 0.0, tokens / 1000, None)
+    prefill.unread_tokens = 15_000
+    async with callers(gate) as come:
+        assert await begins(come(tokens=50, call=prompt(50)))
+
+        long = come(tokens=2000, call=prompt(2000))
+        assert not await begins(long)
+        assert isinstance(long.task.exception(), Overloaded)
+
+        decode.unread_tokens = 7_000
+        short = come(tokens=50, call=prompt(50))
+        assert not await begins(short)
+        error = short.task.exception()
+        assert isinstance(error, Overloaded)
+        assert error.retry_after_seconds in (2, 3)
+        assert gate.refused == {(MODEL, LATE): 2}
+
+
 async def begins(caller: Caller) -> bool:
     await settled()
     return caller.inside.is_set()
@@ -427,6 +465,126 @@ async def test_a_limit_holds_for_all_models_of_an_engine_and_each_has_its_turns(
         assert sorted(served[1:]) == [0, 1, 2]
 
 
+async def test_who_gave_way_waits_for_no_more_urgent_line_that_has_no_room(
+    endpoints: Endpoints,
+) -> None:
+    """It has one engine in common with theirs, and another one is free."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "b"])
+    endpoints.put(Instance("d2", "http://127.0.0.1/d2", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("d2", [MODEL])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        assert await begins(come(model="b"))
+        assert not await begins(come(model="b", urgency=0))
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            await asyncio.wait_for(turn.again(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("urgency", [3, 6, 7])
+async def test_no_call_that_is_not_more_urgent_overtakes_who_gave_way(
+    endpoints: Endpoints, urgency: int
+) -> None:
+    """Nor where there is room that nothing has told of: it is found by who comes."""
+    gate = Gate(Limits(decode_concurrency=1, kv_free=0.1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    decode = endpoints.get("d")
+    assert decode is not None
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(6)) as turn:
+            assert isinstance(turn, LowTurn)
+            decode.status = Status(kv_free=0.01)
+            back = asyncio.create_task(turn.again())
+            await settled()
+            decode.status = Status(kv_free=0.5)
+
+            newcomer = come(urgency=urgency)
+
+            assert await begins(newcomer) == (urgency < 6)
+            assert back.done() == (urgency >= 6)
+            if urgency < 6:
+                await newcomer.leave()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+async def test_where_who_gave_way_is_back_calls_need_no_closer_look(endpoints: Endpoints) -> None:
+    gate = Gate(Limits(decode_concurrency=2, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    with gate.turn(MODEL, LinePlace(7)) as turn:
+        assert isinstance(turn, LowTurn)
+        back = asyncio.create_task(turn.again())
+        await settled()
+        await back
+        with gate.turn(MODEL, LinePlace()):
+            assert gate.models[MODEL].ample.begun == 2
+
+
+@pytest.mark.parametrize(("comes", "goes"), [("p2", ""), ("", "d2"), ("d3", "d2")])
+async def test_a_limit_holds_for_models_that_have_no_call_since_an_engine_came_or_went(
+    endpoints: Endpoints, comes: str, goes: str
+) -> None:
+    def add(name: str, role: Role) -> None:
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL))
+        endpoints.mark_up(name, [MODEL, "b"])
+
+    add("p", Role.PREFILL)
+    add("d", Role.DECODE)
+    add("d2", Role.DECODE)
+    gate = Gate(Limits(decode_concurrency=2), endpoints)
+    async with callers(gate) as come:
+        for _ in range(4):
+            assert await begins(come(model="b"))
+        waits = come()
+        assert not await begins(waits)
+        waits.task.cancel()
+        if goes:
+            endpoints.mark_down(goes)
+        if comes:
+            add(comes, Role.PREFILL if comes == "p2" else Role.DECODE)
+
+        assert not await begins(come())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
+    endpoints: Endpoints, tmp_path: Path, processes: int
+) -> None:
+    asked: list[str] = []
+
+    class WatchedLimits(Limits):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "decode_concurrency":
+                asked.append(name)
+            return super().__getattribute__(name)
+
+    names = [MODEL, *(f"adapter {number}" for number in range(20))]
+    for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+        endpoints.put(Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model="other"))
+        endpoints.mark_up(name, ["other"])
+    for name in ("p", "d"):
+        endpoints.mark_up(name, names)
+    with closing(Neighbourhood(tmp_path)) as neighbourhood:
+        lines = SharedLines(neighbourhood, lambda: None) if processes > 1 else None
+        gate = Gate(WatchedLimits(decode_concurrency=1), endpoints, lines)
+        await _asks_once(gate, names, asked)
+
+
+async def _asks_once(gate: Gate, names: Sequence[str], asked: list[str]) -> None:
+    async with callers(gate) as come:
+        inside = [come(), come(model="other")]
+        waiting = [come(model=name) for name in [*names, "other"]]
+        await settled()
+        asked.clear()
+        gate.look()
+        assert len(asked) == 2
+
+        await inside[1].leave()
+        await settled()
+        assert [caller.inside.is_set() for caller in waiting] == [False] * len(names) + [True]
+
+
 async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: Endpoints) -> None:
     asked: list[str] = []
 
@@ -452,14 +610,126 @@ async def test_a_call_that_stays_at_decode_does_not_wait_for_prefill(endpoints: 
         assert not busy.inside.is_set()
 
 
-async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints) -> None:
-    """Who leaves may be remembered as one of the longest."""
-    gate = Gate(Limits(decode_concurrency=1), endpoints)
+async def test_to_ask_whether_a_call_would_begin_takes_no_place_from_those_who_wait(
+    endpoints: Endpoints,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1, waiting=1), endpoints)
+    assert gate.would_begin("unknown", LinePlace())
+    async with callers(gate) as come:
+        assert gate.would_begin(MODEL, LinePlace())
+        first, second = come(), come(urgency=7)
+        await settled()
+
+        assert not gate.would_begin(MODEL, LinePlace(0)), "the second one would leave for it"
+        with pytest.raises(Overloaded):
+            gate.would_begin(MODEL, LinePlace(7))
+        assert gate.refused == {(MODEL, FULL): 1}
+        await settled()
+        assert not second.task.done()
+
+        await first.leave()
+        assert await begins(second)
+
+
+async def test_who_stays_at_decode_waits_for_decode_alone_and_for_its_turn_there(
+    endpoints: Endpoints,
+) -> None:
+    """In prefill's line it would wait for what it does not need, and newcomers that stay would pass it."""
+    limits = Limits(prefill_concurrency=1, decode_concurrency=3)
+    gate = Gate(limits, endpoints, stays=lambda call, prefill: call.prompt_tokens <= 1000)
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        inside = [come(call=prompt(10)) for _ in range(3)]
+        await settled()
+        long, less_urgent = come(call=prompt(4000)), come(urgency=7, call=prompt(10))
+        await settled()
+        first, of_another = come(tenant="a", call=prompt(10)), come(tenant="b", call=prompt(10))
+        await settled()
+        second = come(tenant="a", call=prompt(10))
+        await settled()
+
+        waiting = [first, of_another, second, less_urgent]
+        for leaves, begins_now in zip([*inside, first], waiting, strict=True):
+            await leaves.leave()
+            newcomer = come(urgency=7, call=prompt(10))
+            await settled()
+            let_in = [one for one in waiting if one.inside.is_set()]
+            assert let_in == waiting[: waiting.index(begins_now) + 1]
+            assert not newcomer.inside.is_set()
+        assert not long.inside.is_set()
+
+        prefill.calls = 0
+        await of_another.leave()
+        await settled()
+        assert long.inside.is_set()
+
+
+async def test_who_would_be_split_by_now_waits_for_prefill_as_others_do(
+    endpoints: Endpoints,
+) -> None:
+    stays = [True]
+    limits = Limits(prefill_concurrency=1, decode_concurrency=1)
+    gate = Gate(limits, endpoints, stays=lambda call, prefill: stays[0])
+    prefill = endpoints.get("p")
+    assert prefill is not None
+    prefill.calls = 1
+    async with callers(gate) as come:
+        inside, waiting = come(call=prompt(10)), come(call=prompt(10))
+        await settled()
+
+        stays[0] = False
+        await inside.leave()
+        await settled()
+        assert not waiting.inside.is_set()
+
+        prefill.calls = 0
+        gate.look()
+        assert await begins(waiting)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_the_body_of_a_call_is_kept_only_while_it_may_be_asked_for(
+    endpoints: Endpoints, stays: bool
+) -> None:
+    """Who leaves the line may be remembered as one of the longest."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints, stays=lambda call, prefill: stays)
     with gate.turn(MODEL, LinePlace()):
         place = LinePlace(call=prompt(1000))
         with gate.turn(MODEL, place) as turn:
             assert turn.waits
-            assert place.call is None
+            assert (place.call is not None) is stays
+        assert place.call is None
+
+
+class Pausable(Pausing):
+    """What any call that may give way says while it runs; `paused`: it was told to."""
+
+    paused = False
+
+    def running(self, urgency: int, counts: bool) -> RunningCall:
+        return RunningCall(urgency, answering="d", tokens=100, counts=counts)
+
+    def pause(self) -> None:
+        self.paused = True
+
+
+@pytest.mark.parametrize("model", [MODEL, "adapter"])
+async def test_a_call_by_another_model_of_the_same_engines_gives_way(
+    endpoints: Endpoints, model: str
+) -> None:
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "adapter"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(model, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            turn.pausing = pausing = Pausable(turn.again)
+            come(urgency=0)
+            await settled()
+            assert pausing.paused
 
 
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:
@@ -487,6 +757,50 @@ async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoi
             await settled()
             assert not back.done()
             turn.since -= BACK_SECONDS
+            gate.look()
+            await asyncio.wait_for(back, PATIENCE_SECONDS)
+
+
+def remove(endpoints: Endpoints, name: str) -> None:
+    endpoints.remove(name)
+
+
+def restart(endpoints: Endpoints, name: str) -> None:
+    endpoints.mark_down(name)
+
+
+def drain(endpoints: Endpoints, name: str) -> None:
+    endpoints.drain([name])
+
+
+@pytest.mark.parametrize("goes", [remove, restart, drain])
+@pytest.mark.parametrize("name", ["p", "d"])
+async def test_who_gave_way_waits_while_its_engine_is_gone(
+    endpoints: Endpoints, goes: Callable[[Endpoints, str], None], name: str
+) -> None:
+    """Sent on, a stream that has begun would break, as no engine can have it."""
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(7)) as turn:
+            assert isinstance(turn, LowTurn)
+            urgent = come()
+            back = asyncio.create_task(turn.again())
+            assert await begins(urgent)
+            goes(endpoints, name)
+            await urgent.leave()
+            await settled()
+            gate.look()
+            await settled()
+            # Without the one there is no pair; where none is known of the model, no name either.
+            assert not back.done()
+
+            endpoints.drain([])
+            role = Role.PREFILL if name == "p" else Role.DECODE
+            endpoints.put(
+                Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model=MODEL)
+            )
+            endpoints.mark_up(name, [MODEL])
             gate.look()
             await asyncio.wait_for(back, PATIENCE_SECONDS)
 

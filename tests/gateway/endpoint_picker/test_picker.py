@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from pdgate.gateway.config.sections import HealthSection
-from pdgate.gateway.endpoint_picker import wire
+from pdgate.gateway.endpoint_picker import picking, wire
+from pdgate.gateway.endpoint_picker.picking import EndpointPicker
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
 from tests.support.ext_proc import (
@@ -273,6 +274,36 @@ async def test_calls_wait_for_room_and_those_beyond_the_line_get_429() -> None:
         await until(waits, "a call in the line")
         status, error = refusal(await picker.request().asks())
         assert (status, error["code"]) == (429, "gateway_overloaded")
+
+        await first.response_head(ends=True)
+        assert destination(await waiting)
+
+
+async def test_a_call_whose_objective_gives_way_takes_no_place_from_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not from a less urgent one either, as it does not wait itself."""
+    made: list[EndpointPicker] = []
+
+    def make(*args: Any) -> EndpointPicker:
+        made.append(EndpointPicker(*args))
+        return made[-1]
+
+    monkeypatch.setattr(picking, "EndpointPicker", make)
+    limits = {"decode_concurrency": 1, "waiting": 1, "wait_seconds": 60.0}
+    async with picker_of(Engine(Role.PLAIN), admission=limits) as (gateway, picker):
+        made[0].priority_of = {"rest": -1}.get
+        first = picker.request()
+        await first.asks()
+        waiting = asyncio.create_task(picker.request().asks({"x-priority": "7"}))
+
+        async def waits() -> bool:
+            return (await gateway.metrics()).get(("pdgate_calls_waiting", "m")) == 1
+
+        await until(waits, "a call in the line")
+        choice = await picker.request().asks({"x-gateway-inference-objective": "rest"})
+        assert refusal(choice)[0] == 429
+        assert await waits()
 
         await first.response_head(ends=True)
         assert destination(await waiting)

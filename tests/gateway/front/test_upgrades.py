@@ -1,11 +1,13 @@
 """Requests for another protocol, such as those of Java's HttpClient for h2c: answered as if they had not asked (RFC 9110, section 7.8)."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable
 
 import pytest
 
+from pdgate.gateway.front.asgi_cycle import AsgiCycle
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
@@ -20,6 +22,7 @@ from tests.support.fleet import (
     gateway_of,
     question,
 )
+from tests.support.waiting import until
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABk\r\nUpgrade: h2c\r\n"
 """Of each plaintext connection's first request, by JDK 21."""
@@ -221,3 +224,41 @@ async def test_nothing_is_served_behind_a_tunnel_that_is_refused(target: bytes) 
         answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 4")
         assert b"\r\nconnection: close\r\n" in answer
+
+
+@pytest.mark.parametrize(("path", "more"), [(CHAT, H2C), ("/v1/charge", b"")])
+async def test_a_client_that_expects_is_not_told_to_go_on_behind_its_refusal(
+    path: str, more: bytes
+) -> None:
+    """A client that sends its body all the same took "100 Continue" for the answer to its next request."""
+    expecting = more + b"expect: 100-continue\r\n"
+    request = asking_for_more(by_length(b"u" * 2_000), expecting, path)
+    head = request.index(b"\r\n\r\n") + 4
+    async with (
+        gateway_of(Engine(Role.PLAIN), max_body_bytes=1_000, passthrough=True) as gateway,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        reader, writer = await gateway.wire()
+        writer.write(request[:head])
+
+        assert (await answer_on(reader)).startswith(b"HTTP/1.1 413 ")
+        writer.write(request[head:])
+        assert await reader.read() == b""
+
+
+async def test_one_that_was_answered_is_forgotten() -> None:
+    """It was kept as long as its connection, with headers of up to 64 KiB that nobody counted."""
+    mark = b"u" * 30_000
+
+    def is_kept() -> bool:
+        gc.collect()
+        cycles = [found for found in gc.get_objects() if isinstance(found, AsgiCycle)]
+        return any((b"x-mark", mark) in cycle._headers for cycle in cycles)
+
+    async with gateway_of(Engine(Role.PLAIN)) as gateway, asyncio.timeout(PATIENCE_SECONDS):
+        reader, writer = await gateway.wire()
+        for request in (asking_for_more(by_length(GOOD), H2C + b"x-mark: %b\r\n" % mark), ask()):
+            writer.write(request)
+            assert (await answer_on(reader)).startswith(b"HTTP/1.1 200 ")
+
+        await until(lambda: not is_kept(), "a connection that has let go of it")

@@ -92,6 +92,9 @@ def test_a_prompt_is_estimated_by_its_bytes_and_token_ids_are_counted() -> None:
     assert bounds(COMPLETIONS, prompt=[1] * 4000).prompt == 4000
     assert bounds("/v1/embeddings", input=[[1] * 2000] * 2).prompt == 4000
     assert bounds("/tokenize", prompt="x" * 4000).prompt == 0
+    behind_blanks = b'{"model": "m", "prompt": [%b1%b]}' % (b" " * 99, b",1" * 3999)
+    call = Intake(1 << 24).call(COMPLETIONS, RequestHeaders([]), behind_blanks, "c")
+    assert bounds_of(call).prompt == 4000
 
 
 def test_what_passes_to_an_engine_is_bounded_by_what_it_says() -> None:

@@ -10,7 +10,7 @@ from pdgate.forwarders.record import Record
 from pdgate.gateway.tenants.meter import MOST_HELD_BYTES, Meter, asking
 from pdgate.protocols.call import CHAT, Call, parse_object
 from pdgate.protocols.errors import BadRequest
-from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES
+from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES, is_true
 from tests.support.by_hand import ByHand
 from tests.support.sinks import Collected
 
@@ -50,6 +50,28 @@ def test_an_engine_is_asked_for_usage_whatever_the_client_says(
         **options,
         "include_usage": True,
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "each"),
+    [
+        ({"include_usage": False}, False),
+        ({"include_usage": None}, False),
+        ({"include_usage": "no"}, False),
+        ({"include_usage": "yes"}, True),
+        ({"include_usage": True}, True),
+        ({}, True),
+    ],
+)
+def test_a_client_that_wants_no_usage_gets_none_with_each_event(
+    options: Mapping[str, Any], each: bool
+) -> None:
+    """vLLM gives it with each only if it gives any, which it does unless it is told not to."""
+    asked, _ = asking(chat(stream_options={**options, "continuous_usage_stats": True}))
+
+    found = asked.value("stream_options")
+    assert is_true(found["include_usage"])
+    assert ("continuous_usage_stats" in found) is each
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream_options": None}])

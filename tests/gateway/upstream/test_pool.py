@@ -73,6 +73,25 @@ async def test_what_must_not_be_done_twice_is_sent_on_a_connection_of_its_own(me
         assert [request.connection for request in server.requests] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_what_must_not_be_done_twice_takes_the_place_of_a_free_connection(
+    at_once: int,
+) -> None:
+    """Each left one more that was free: they grew with the rate, until they had been idle for long enough."""
+    async with (
+        raw_server(lambda peer: peer.send(reply(b"{}"))) as server,
+        HttpUpstream(UpstreamSettings(keep_idle_seconds=1000)) as upstream,
+    ):
+        for _ in range(4):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(status_of(upstream, *passed("POST", server.url)))
+
+        assert len({request.connection for request in server.requests}) == 4 * at_once
+        (pool,) = upstream._pools.values()
+        assert len(pool.idle) <= at_once
+
+
 async def test_what_must_not_be_done_twice_is_not() -> None:
     """Its engine has read it, and done it for all that is known."""
 

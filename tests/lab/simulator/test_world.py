@@ -41,6 +41,30 @@ def test_the_same_seed_gives_the_same_result(policy: str) -> None:
     assert one != other
 
 
+def test_engines_that_do_both_serve_a_conversation_where_it_has_been() -> None:
+    """A call that is not split stays at the engine that was chosen to read it, which has what was said before."""
+    plan = replace(PLAN, prefills=0, decodes=0, both=4, rule=Never)
+    asks = conversations(200, 1.0, Random(3))
+
+    outcomes = run(plan, asks).outcomes
+    found = sum(one.found_tokens for one in outcomes)
+    known = sum(one.found_tokens for one in run(replace(plan, both=2), asks).outcomes)
+
+    assert all(one.local for one in outcomes)
+    assert found > 0.9 * known > 0
+
+
+def test_engines_that_answer_may_be_of_another_kind() -> None:
+    slow = PRESETS["8b"].times_as_fast(0.5)
+
+    usual, slower = (run(plan, ASKS) for plan in (PLAN, replace(PLAN, decode_hardware=slow)))
+
+    assert [o.prefilled for o in usual.outcomes][:5] == [o.prefilled for o in slower.outcomes][:5]
+    assert min(o.tpot or 1 for o in slower.outcomes) > 1.9 * min(
+        o.tpot or 1 for o in usual.outcomes
+    )
+
+
 def test_every_call_is_answered_and_all_accounts_are_empty_in_the_end() -> None:
     done = 0
 
@@ -294,6 +318,22 @@ def test_hundreds_of_calls_that_wait_are_not_split() -> None:
 
     assert [outcome.why for outcome in ran.outcomes if outcome.why] == []
     assert sum(outcome.local for outcome in ran.outcomes) == len(short)
+
+
+def test_a_call_that_is_not_split_and_came_while_decode_was_full_waits_for_decode_alone() -> None:
+    limits = Limits(prefill_concurrency=1, decode_concurrency=3)
+    plan = replace(PLAN, limits=limits, rule=UncachedTokensAbove, prefills=1, decodes=1)
+    long = [TraceCall(0.0, 20_000, 2, ()) for _ in range(2)]
+    short = [TraceCall(0.001, 100, 2, ()) for _ in range(4)]
+
+    first, second, *others = run(plan, [*long, *short]).outcomes
+
+    assert first.prefilled is not None
+    assert second.began is not None
+    assert second.began >= first.prefilled
+    for other in others:
+        assert other.began is not None
+        assert other.began < first.prefilled
 
 
 PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]

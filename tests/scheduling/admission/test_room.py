@@ -234,6 +234,25 @@ def test_an_engine_that_is_slow_to_begin_with_any_prompt_has_several() -> None:
     assert not room.for_one_more(eligible, begun=0, beginning=0)
 
 
+def test_one_that_seems_slow_to_begin_has_no_more_room_than_its_kind() -> None:
+    """It has had long prompts only, by which a line begins anywhere: calls let in for its room would flood the others."""
+    eligible = pairs([0, 0, 0], [None])
+    one, *others = eligible.up[Role.PREFILL]
+    for tokens in (20_000, 60_000, 100_000) * 5:
+        one.latency.has_read(tokens, 0, 10 + tokens / 1_000_000, None)
+    family = one.latency.family
+    for other in others:
+        other.latency.belongs_to(family)
+        for tokens in (100, 1000, 10_000):
+            other.latency.has_read(tokens, 0, 0.01 + tokens / 10_000, None)
+    assert (one.latency.prefill_seconds(0, 0.0) or 0.0) > 5
+    room = Room(Limits(prefill_seconds=1))
+
+    for engine in eligible.up[Role.PREFILL]:
+        engine.unread_tokens = 20_000
+    assert not room.for_one_more(eligible, begun=3, beginning=0)
+
+
 def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() -> None:
     eligible = pairs([0], [None])
     (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]

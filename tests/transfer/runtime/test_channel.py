@@ -2,16 +2,58 @@
 
 import queue
 import socket
-from contextlib import closing
+import threading
+from contextlib import ExitStack, closing
 
 import pytest
 
 from pdgate.transfer.runtime.channel import Channel, dial
 from pdgate.transfer.runtime.fleet import Identity
+from pdgate.transfer.runtime.listener import shut
 from tests.support import waiting
 from tests.support.proven import listening
 
 SECONDS = waiting.PATIENCE_SECONDS
+
+
+def test_one_that_still_connects_can_be_stopped() -> None:
+    """To a host that is gone, or as here to one that takes nobody any more."""
+    with ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            waits = stack.enter_context(closing(socket.socket()))
+            waits.setblocking(False)
+            waits.connect_ex(full.getsockname())
+        connecting: queue.Queue[socket.socket] = queue.Queue()
+        failed: queue.Queue[OSError] = queue.Queue()
+
+        def connect() -> None:
+            try:
+                dial(full.getsockname(), Identity(), "test", 2 * SECONDS, watch=connecting.put)
+            except OSError as error:
+                failed.put(error)
+
+        threading.Thread(target=connect, daemon=True).start()
+        shut(connecting.get(timeout=SECONDS))
+
+        assert not isinstance(failed.get(timeout=SECONDS), TimeoutError)
+
+
+def test_the_next_of_a_hosts_addresses_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with listening("test", lambda channel: None) as port, socket.socket() as closed:
+        # Bound, so that nobody else is there, and not listening.
+        closed.bind(("127.0.0.1", 0))
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", at))
+            for at in (closed.getsockname()[1], port)
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+        dial(("127.0.0.1", 0), Identity(), "test", SECONDS).close()
+
+        del found[1]
+        with pytest.raises(ConnectionRefusedError):
+            dial(("127.0.0.1", 0), Identity(), "test", SECONDS)
 
 
 @pytest.mark.parametrize("end", ["dials", "answers"])

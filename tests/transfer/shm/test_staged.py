@@ -6,13 +6,15 @@ import queue
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 
 from pdgate.transfer.base import Op, Region, State
+from pdgate.transfer.device.staging import Ranges
+from pdgate.transfer.messenger.mover import when_settled
 from pdgate.transfer.runtime.jobs import run
 from pdgate.transfer.runtime.regions import LocalMemory
 from pdgate.transfer.runtime.running import RunningTransfer
@@ -112,6 +114,66 @@ def test_one_that_is_given_up_does_not_wait_for_an_owner_that_does_not_answer(sc
     assert given_up.settle(SECONDS)
     assert scene.window.broken
     scene.go_on.set()
+
+
+def test_one_that_is_given_up_ends_where_no_thread_can_be_started(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was told to nobody, and who waits for its pages waited for ever."""
+    given_up = scene.write(1)
+    told = threading.Event()
+    when_settled(given_up, told.set)
+    assert scene.asked.acquire(timeout=SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        given_up.cancel()
+
+    assert told.wait(SECONDS)
+    assert given_up.settled
+    assert scene.window.broken
+    scene.go_on.set()
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_one_that_is_given_up_while_our_own_side_is_slow_leaves_the_window_to_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner has answered all that it was asked; the next one heard that it was lost."""
+    monkeypatch.setattr(staged, "BREAK_OFF_SECONDS", 0.05)
+    scene.go_on.set()
+    copying, copied, late = threading.Event(), threading.Event(), threading.Event()
+    out, shut_on = staged._HostSlots.out, scene.window._shut_on
+
+    def slow_out(self: staged._HostSlots, batches: Sequence[Ranges]) -> Iterator[memoryview]:
+        for number, slot in enumerate(out(self, batches)):
+            if number and not copying.is_set():
+                copying.set()
+                assert copied.wait(SECONDS)
+            yield slot
+
+    def shut_on_and_say(transfer: RunningTransfer) -> None:
+        shut_on(transfer)
+        late.set()
+
+    monkeypatch.setattr(staged._HostSlots, "out", slow_out)
+    monkeypatch.setattr(scene.window, "_shut_on", shut_on_and_say)
+    given_up = scene.write(1)
+    assert copying.wait(SECONDS)
+    another = scene.write(2)
+
+    given_up.cancel()
+    assert late.wait(SECONDS)
+    copied.set()
+
+    another.wait(SECONDS)
+    assert given_up.settle(SECONDS)
+    assert (given_up.state, another.state) == (State.CANCELLED, State.DONE)
+    assert not scene.window.broken
+    assert scene.counted == [2]
 
 
 def test_one_that_was_given_up_in_time_is_not_taken_for_the_next(
