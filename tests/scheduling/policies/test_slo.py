@@ -31,7 +31,7 @@ def made(role: Role, known: Known | None = None) -> Pipeline | InTime:
 
 
 def test_a_cached_prompt_is_worth_a_wait_that_is_no_longer_than_twice_what_it_saves() -> None:
-    """It takes longer until this call's first token, and leaves the others' engines alone; costs that differ by a tenth are equal."""
+    """It takes longer until this call's first token, and leaves the others' engines alone; costs that differ by a twentieth are equal."""
     among, policy = reading(), made(Role.PREFILL, Known({"1": 3_600}))
 
     among[1].unread_tokens = 6_000
