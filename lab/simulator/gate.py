@@ -40,7 +40,7 @@ class SimulatedGate:
         self._endpoints = endpoints
         self._agenda = agenda
         self._scheduler = scheduler
-        self._line, self._staying = Line(limits.late_share), Line()
+        self._line = Line(limits.late_share)
         self._pace = Pace()
         self._waiting: dict[LinePlace, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._since: dict[LinePlace, float] = {}
@@ -61,14 +61,12 @@ class SimulatedGate:
         if not self._limits.any or (not self._line and self._has_room()):
             self._begin(journey, begin)
             return
-        stays = self._stays_at_decode(journey.call)
-        if stays and not self._staying and self._has_room_at_decode():
+        if self._has_room_at_decode(journey.call):
             self._begin(journey, begin)
             return
         now, cached = self._agenda.now, self._scheduler.cached(journey.call)
         due, seconds = self._room.due(self._endpoints.eligible(None), tokens, now, cached)
         place = LinePlace(journey.urgency, "", tokens, due, seconds=seconds)
-        place.call = journey.call if stays else None
         if self._is_hopeless(place):
             self._refuse(refuse)
             return
@@ -79,8 +77,6 @@ class SimulatedGate:
                 return
             self._turn_away(weakest)
         self._line.join(place)
-        if stays:
-            self._staying.join(place)
         self._waiting[place] = partial(self._begin, journey, begin), refuse
         self._since[place] = self._agenda.now
         self._agenda.at(
@@ -109,21 +105,12 @@ class SimulatedGate:
                 continue
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
             place = self._line.next(soonest, self._pace.tokens_per_second)
-            self._staying.leave(place)
-            self._begin_next(place)
-        while self._staying and self._has_room_at_decode():
-            place = self._staying.next()
-            if place.call is not None and self._stays_at_decode(place.call):
-                self._line.leave(place)
-                self._begin_next(place)
+            begin, _ = self._waiting.pop(place)
+            del self._since[place]
+            others_wait = bool(self._line)
+            self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
+            begin()
         self._looking = False
-
-    def _begin_next(self, place: LinePlace) -> None:
-        begin, _ = self._waiting.pop(place)
-        del self._since[place]
-        others_wait = bool(self._line)
-        self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
-        begin()
 
     def _begin(self, journey: PausableJourney, begin: Callable[[], None]) -> None:
         self._begun += 1
@@ -143,15 +130,12 @@ class SimulatedGate:
     def _has_room(self) -> bool:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
 
-    def _stays_at_decode(self, call: Call) -> bool:
+    def _has_room_at_decode(self, call: Call) -> bool:
         """Whether the call would not be split, and so need not wait for prefill."""
         eligible = self._endpoints.eligible(None)
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
-        return prefill is not None and self._scheduler.stays(call, prefill)
-
-    def _has_room_at_decode(self) -> bool:
-        """Of a call that stays there."""
-        eligible = self._endpoints.eligible(None)
+        if prefill is None or not self._scheduler.stays(call, prefill):
+            return False
         return self._room.for_one_alone(eligible, DECODE, self._begun, 0)
 
     def _is_hopeless(self, place: LinePlace) -> bool:
@@ -163,7 +147,6 @@ class SimulatedGate:
         _, refuse = self._waiting.pop(place)
         del self._since[place]
         self._line.leave(place)
-        self._staying.leave(place)
         self._refuse(refuse)
 
     def _waited_too_long(self, place: LinePlace) -> None:

@@ -320,22 +320,6 @@ def test_hundreds_of_calls_that_wait_are_not_split() -> None:
     assert sum(outcome.local for outcome in ran.outcomes) == len(short)
 
 
-def test_a_call_that_is_not_split_and_came_while_decode_was_full_waits_for_decode_alone() -> None:
-    limits = Limits(prefill_concurrency=1, decode_concurrency=3)
-    plan = replace(PLAN, limits=limits, rule=UncachedTokensAbove, prefills=1, decodes=1)
-    long = [TraceCall(0.0, 20_000, 2, ()) for _ in range(2)]
-    short = [TraceCall(0.001, 100, 2, ()) for _ in range(4)]
-
-    first, second, *others = run(plan, [*long, *short]).outcomes
-
-    assert first.prefilled is not None
-    assert second.began is not None
-    assert second.began >= first.prefilled
-    for other in others:
-        assert other.began is not None
-        assert other.began < first.prefilled
-
-
 PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
 ITEM_SECONDS = 0.5
 
