@@ -153,11 +153,14 @@ class Router:
         prefill.withdraw()
         if call.api is not None and not way.decode_can_prefill:
             return self._whole(call, state, call.api, decision)
-        if engine.role is BOTH and (not decision.among or engine.id in decision.among):
+        if engine.role is BOTH and decision.may_stay_at(engine.id):
             # It was chosen by what it has cached and has to read, and can answer as well as any other.
             decode = self._reserve(DECODE, call, state, None, True, (engine.id,))
-        else:
-            decode = self._reserve(DECODE, call, state, engine, True, decision.among)
+            if decode.instance.id == engine.id:
+                return self._local(call, LOCAL, DECODE, decode, decision)
+            # It is to serve the other side only, or has failed this call; and what came instead may not be its peer.
+            decode.withdraw()
+        decode = self._reserve(DECODE, call, state, engine, True, decision.among)
         return self._local(call, LOCAL, DECODE, decode, decision)
 
     def _local(

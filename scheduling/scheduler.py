@@ -25,6 +25,7 @@ from pdgate.protocols.instance import (
 )
 from pdgate.scheduling.context_length import long_enough
 from pdgate.scheduling.decision_trace import (
+    CHOSEN_BEFORE,
     MOST_SHOWN,
     ONLY_ONE,
     DecisionTrace,
@@ -255,7 +256,7 @@ class Scheduler:
                 else:
                     one = policy.choose(call, endpoints)
         if self.told is not None:
-            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners)
+            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners, among)
         if reads is None:
             reads = role is not DECODE
         update = None
@@ -308,9 +309,10 @@ class Scheduler:
         avoid: Collection[str],
         peer: Instance | None,
         partners: Partners | None = None,
+        named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()
@@ -324,7 +326,7 @@ class Scheduler:
                 considered.extend(chooses.explain_ahead(call, among, partners))
             rule = chooses.rule(call, among, peer)
         elif one is not None:
-            considered.append(Weighed(one.instance.id, why=ONLY_ONE))
+            considered.append(Weighed(one.instance.id, why=CHOSEN_BEFORE if named else ONLY_ONE))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
         told(

@@ -155,7 +155,7 @@ class Gate:
         if (
             there.begun < ample.begun
             and ample.reader.calls + there.beginning < ample.reading
-            and not model.waiters
+            and not there.waiting
         ):
             model.begun += 1
             there.begun += 1
@@ -192,8 +192,7 @@ class Gate:
             return
         waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
         # Nobody leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
-        # True where decode has none for one alone either.
-        full: dict[CallsThere, bool] = {}
+        full: set[CallsThere] = set()
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
         while waiting:
             waiting.sort(key=_last_turn)
@@ -203,7 +202,7 @@ class Gate:
         """(model, calls that wait for it)"""
         return ((name, len(model.line) + len(model.paused)) for name, model in self.models.items())
 
-    def _let_one_in(self, name: str, model: "WaitingModel", full: "dict[CallsThere, bool]") -> bool:
+    def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
         """Whether one could be, and more wait."""
         eligible = self.eligible(name or None)
         # Without one no engine serves it any more, which the scheduler says.
@@ -211,32 +210,15 @@ class Gate:
             if model.eligible is not eligible:
                 self._serves(model, eligible)
             if model.there in full:
-                return self._let_one_stay(eligible, model, full)
+                return False
             if not self._room_for(eligible, model, model.there.since):
-                full[model.there] = False
-                return self._let_one_stay(eligible, model, full)
+                full.add(model.there)
+                return False
         if not (model.paused and self._lets_in(name, model)):
             if not model.waiters:
                 return False
             self._begin_next(name, model)
         return bool(model.waiters or model.paused)
-
-    def _let_one_stay(
-        self, eligible: EligibleSet, model: "WaitingModel", full: "dict[CallsThere, bool]"
-    ) -> bool:
-        """One that decode serves alone, where only prefill has no room. Whether more may be."""
-        if not model.staying or full.get(model.there):
-            return False
-        if not self._has_room_at_decode(eligible, model, model.there.since):
-            full[model.there] = True
-            return False
-        place = model.staying.next()
-        call, place.call = place.call, None
-        # Else it waits for prefill as others do.
-        if call is not None and self._stays_at_decode(eligible, call):
-            model.line.leave(place)
-            self._begin(model, place)
-        return bool(model.staying)
 
     # A turn's.
 
@@ -249,11 +231,11 @@ class Gate:
         room, tokens, call = self._room, place.tokens, place.call
         cached = NOTHING if call is None else self._cached(call)
         place.due, place.seconds = room.due(eligible, tokens, monotonic(), cached)
-        if not place.stays:
-            # Who waits may be remembered for longer than it does, and its body may be large.
-            place.call = None
+        # Who waits may be remembered for longer than it does, and its body may be large.
+        place.call = None
+        behind_others = model.paused or (model.there.waiting and not model.waiters)
         waiter = self._join(key, model, place)
-        if model.paused:
+        if behind_others:
             # There may be room for these that nothing has told of.
             self._look_soon()
         return WaitingTurn(self, model, place, waiter)
@@ -264,16 +246,17 @@ class Gate:
         """Whether it need not wait. Raise Overloaded if it would be late wherever it goes."""
         longest, tokens, call = self.limits.ttft_seconds, place.tokens, place.call
         late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
-        is_first = not model.waiters and (not model.paused or self._overtakes(place, model))
+        # Whoever waits for these engines, by whatever model.
+        alone = model.there.waiting == len(model.paused)
+        is_first = alone and (not model.paused or self._overtakes(place, model))
         if not late and is_first and self._room_for(eligible, model):
             return True
-        stays = place.stays = call is not None and self._stays_at_decode(eligible, call)
+        stays = call is not None and self._stays_at_decode(eligible, call)
         if late and stays and longest is not None:
             late = _seconds_late(eligible, tokens, longest, DECODE)
         if late:
             raise self._refusal(key, LATE, late)
-        # None goes before those that wait for the same.
-        return stays and not model.staying and self._has_room_at_decode(eligible, model)
+        return stays and self._has_room_at_decode(eligible, model)
 
     def _let_in(self, model: "WaitingModel") -> "FreeTurn":
         model.began()
@@ -286,8 +269,6 @@ class Gate:
         if not model.waiters:
             model.since = monotonic_ns()
         model.line.join(place)
-        if place.stays:
-            model.staying.join(place)
         waiter = asyncio.get_running_loop().create_future()
         model.waiters[place] = waiter, monotonic()
         self.waits(model)
@@ -337,8 +318,6 @@ class Gate:
         """Its client is gone, or it is refused."""
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
-            model.staying.leave(place)
-            place.call = None
             self.waits_no_more(model)
 
     def ended(self, model: "WaitingModel") -> None:
@@ -371,14 +350,10 @@ class Gate:
         prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
         return prefill is not None and self._stays(call, prefill)
 
-    def _has_room_at_decode(
-        self, eligible: EligibleSet, model: "WaitingModel", since: int | None = None
-    ) -> bool:
-        """Of a call that stays there. `since`: as of `Room.for_one_more`."""
+    def _has_room_at_decode(self, eligible: EligibleSet, model: "WaitingModel") -> bool:
+        """Of a call that stays there."""
         there, others = model.there, self.others(model)
-        return self._room.for_one_alone(
-            eligible, DECODE, there.begun, there.beginning, others, since
-        )
+        return self._room.for_one_alone(eligible, DECODE, there.begun, there.beginning, others)
 
     def others(self, model: "WaitingModel") -> OtherProcesses:
         """What other processes say of the engines that serve it."""
@@ -448,12 +423,6 @@ class Gate:
         eligible, now = self.eligible(name or None), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
-        model.staying.leave(place)
-        place.call = None
-        self._begin(model, place)
-
-    def _begin(self, model: "WaitingModel", place: LinePlace) -> None:
-        """It has left the line."""
         waiter, _ = model.waiters.pop(place)
         self.waits_no_more(model)
         if waiter.cancelled():
@@ -560,7 +529,6 @@ class WaitingModel:
         beginning: Of these, who have not yet been able to reserve an engine.
         there: The calls of all models that the same engines serve.
         engines: Their ids.
-        staying: Those of the line that decode would have served alone when they came.
         since: When one of the line last began, or when it began to be one; monotonic ns.
         waiters: Who waits -> what it waits for, and since when.
         paused: The same of calls that gave way, each with a name of its own.
@@ -579,13 +547,12 @@ class WaitingModel:
         "pace",
         "paused",
         "since",
-        "staying",
         "there",
         "waiters",
     )  # fmt: skip
 
     def __init__(self, gate: Gate) -> None:
-        self.line, self.staying = Line(gate.limits.late_share), Line()
+        self.line = Line(gate.limits.late_share)
         self.pace = Pace()
         self.begun = 0
         self.beginning = 0
@@ -629,7 +596,7 @@ class WaitingModel:
         """To other engines, with all calls."""
         waiting = len(self.waiters) + len(self.paused)
         if waiting and not there.waiting:
-            there.since = self.since
+            there.since = self.there.since
         for calls, sign in (self.there, -1), (there, 1):
             calls.begun += sign * self.begun
             calls.beginning += sign * self.beginning

@@ -209,7 +209,7 @@ class Journey:
                 prefill.withdraw()
                 self._prefill, self.outcome.prefill = None, ""
                 at = prefill.instance
-                if at.role is Role.BOTH and (not decision.among or at.id in decision.among):
+                if at.role is Role.BOTH and decision.may_stay_at(at.id):
                     self._decode = self._reserve(Role.DECODE, reads=True, among=(at.id,))
                 else:
                     self._decode = self._reserve(Role.DECODE, at, reads=True, among=decision.among)

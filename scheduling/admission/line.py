@@ -54,8 +54,7 @@ class LinePlace:
         tokens: What serving it takes of its tenant's turn.
         due: When it is late unless it has begun; no call is where that is not said.
         seconds: For which an engine that does nothing else reads it; said with `due`.
-        call: Whose it is, for who looks up what is cached of its prompt; kept while it waits for decode alone.
-        stays: Decode would have served it alone when it came.
+        call: Whose it is, for who looks up what is cached of its prompt.
         made_way: How many running calls have given way to it.
     """
 
@@ -66,7 +65,6 @@ class LinePlace:
     made_way: int = 0
     seconds: float = 0.0
     call: Call | None = None
-    stays: bool = False
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class Auto(SplitRule):
         if split is None or local is None:
             for way, known in ((Taken.SPLIT, split), (Taken.LOCAL, local)):
                 if known is None and _may_look(way, short, call, prefill, decodes):
-                    return Decision(way, MEASURING)
+                    return Decision(way, MEASURING, among=_looked_at(way, decodes))
             return self._thresholds.decide(call, prefill, decodes, cached)
         waits, holds_up, at = local
         sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
@@ -69,7 +69,8 @@ class Auto(SplitRule):
             other = Taken.SPLIT if sooner is Taken.LOCAL else Taken.LOCAL
             if _may_look(other, short, call, prefill, decodes):
                 self._rows[short] = sooner, 0
-                return Decision(other, MEASURING, split, waits, holds_up)
+                among = _looked_at(other, decodes)
+                return Decision(other, MEASURING, split, waits, holds_up, among)
         named = cached or prefill.instance.role is Role.BOTH
         among = (at,) if sooner is Taken.LOCAL and named else ()
         return Decision(sooner, SOONER, split, waits, holds_up, among)
@@ -103,6 +104,14 @@ def _may_look(
     return not all(decode.calls for decode in decodes)
 
 
+def _looked_at(way: Taken, decodes: Sequence[Endpoint]) -> tuple[str, ...]:
+    """Decode engines to which a call goes for a look: the idle ones, if there are any."""
+    if way is Taken.SPLIT:
+        return ()
+    idle = tuple(decode.instance.id for decode in decodes if not decode.calls)
+    return idle or tuple(decode.instance.id for decode in decodes)
+
+
 def split_seconds(call: Call, prefill: Endpoint, decodes: Sequence[Endpoint]) -> float | None:
     """Seconds until the first token, if prefill reads the prompt; the call waits there already."""
     unread = unread_tokens_there(prefill)
@@ -128,6 +137,7 @@ def _least_local(
     found = least_local(call, decodes, cached)
     if prefill.instance.role is not Role.BOTH:
         return found
+    # What it has cached of the prompt is not in `cached` any more: all of it is on its way there.
     there = _local(call.prompt_tokens, prefill, has_it=True)
     costs = filter(None, (there, found))
     return min(costs, key=lambda cost: cost[0] + cost[1], default=None)

@@ -547,6 +547,24 @@ async def test_a_limit_holds_for_models_that_have_no_call_since_an_engine_came_o
         assert not await begins(come())
 
 
+async def test_nobody_passes_those_that_wait_for_the_same_engines_by_another_model(
+    endpoints: Endpoints,
+) -> None:
+    """Also where there is room that nothing has told of."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "adapter"])
+    (decode,) = (one for one in endpoints if one.instance.role is Role.DECODE)
+    decode.status = Status(kv_free=0.05)
+    async with callers(Gate(Limits(kv_free=0.1), endpoints)) as come:
+        waits = come()
+        await settled()
+        decode.status = Status(kv_free=0.5)
+        newcomer = come(model="adapter")
+        await asyncio.wait_for(newcomer.inside.wait(), PATIENCE_SECONDS)
+
+        assert waits.inside.is_set()
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_a_look_at_engines_without_room_asks_once_for_all_their_models(
     endpoints: Endpoints, tmp_path: Path, processes: int
@@ -631,76 +649,14 @@ async def test_to_ask_whether_a_call_would_begin_takes_no_place_from_those_who_w
         assert await begins(second)
 
 
-async def test_who_stays_at_decode_waits_for_decode_alone_and_for_its_turn_there(
-    endpoints: Endpoints,
-) -> None:
-    """In prefill's line it would wait for what it does not need, and newcomers that stay would pass it."""
-    limits = Limits(prefill_concurrency=1, decode_concurrency=3)
-    gate = Gate(limits, endpoints, stays=lambda call, prefill: call.prompt_tokens <= 1000)
-    prefill = endpoints.get("p")
-    assert prefill is not None
-    prefill.calls = 1
-    async with callers(gate) as come:
-        inside = [come(call=prompt(10)) for _ in range(3)]
-        await settled()
-        long, less_urgent = come(call=prompt(4000)), come(urgency=7, call=prompt(10))
-        await settled()
-        first, of_another = come(tenant="a", call=prompt(10)), come(tenant="b", call=prompt(10))
-        await settled()
-        second = come(tenant="a", call=prompt(10))
-        await settled()
-
-        waiting = [first, of_another, second, less_urgent]
-        for leaves, begins_now in zip([*inside, first], waiting, strict=True):
-            await leaves.leave()
-            newcomer = come(urgency=7, call=prompt(10))
-            await settled()
-            let_in = [one for one in waiting if one.inside.is_set()]
-            assert let_in == waiting[: waiting.index(begins_now) + 1]
-            assert not newcomer.inside.is_set()
-        assert not long.inside.is_set()
-
-        prefill.calls = 0
-        await of_another.leave()
-        await settled()
-        assert long.inside.is_set()
-
-
-async def test_who_would_be_split_by_now_waits_for_prefill_as_others_do(
-    endpoints: Endpoints,
-) -> None:
-    stays = [True]
-    limits = Limits(prefill_concurrency=1, decode_concurrency=1)
-    gate = Gate(limits, endpoints, stays=lambda call, prefill: stays[0])
-    prefill = endpoints.get("p")
-    assert prefill is not None
-    prefill.calls = 1
-    async with callers(gate) as come:
-        inside, waiting = come(call=prompt(10)), come(call=prompt(10))
-        await settled()
-
-        stays[0] = False
-        await inside.leave()
-        await settled()
-        assert not waiting.inside.is_set()
-
-        prefill.calls = 0
-        gate.look()
-        assert await begins(waiting)
-
-
-@pytest.mark.parametrize("stays", [False, True])
-async def test_the_body_of_a_call_is_kept_only_while_it_may_be_asked_for(
-    endpoints: Endpoints, stays: bool
-) -> None:
-    """Who leaves the line may be remembered as one of the longest."""
-    gate = Gate(Limits(decode_concurrency=1), endpoints, stays=lambda call, prefill: stays)
+async def test_the_body_of_a_call_is_not_kept_for_the_line(endpoints: Endpoints) -> None:
+    """Who leaves may be remembered as one of the longest."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
     with gate.turn(MODEL, LinePlace()):
         place = LinePlace(call=prompt(1000))
         with gate.turn(MODEL, place) as turn:
             assert turn.waits
-            assert (place.call is not None) is stays
-        assert place.call is None
+            assert place.call is None
 
 
 class Pausable(Pausing):
