@@ -22,7 +22,7 @@ from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
 from pdgate.protocols.chunks import LARGE_BYTES
-from pdgate.protocols.endings import MOST_PROMPTS_BYTES, choices_of, outputs_of
+from pdgate.protocols.endings import MOST_COMMAS, MOST_PROMPTS_BYTES, choices_of, outputs_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
 from pdgate.protocols.internal import without_ours
 from tests.support.answers import error, opening, piece, usage, whole
@@ -612,13 +612,14 @@ async def test_prompts_behind_blanks_are_counted(path: str, field: bytes, prompt
 MANY = ["x" * 4_000] * (MOST_PROMPTS_BYTES // 4_000 + 1)
 
 
+@pytest.mark.parametrize("prompts", [MANY, [""] * (MOST_COMMAS + 2)], ids=["long", "many"])
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("path", [COMPLETIONS, NATIVE])
 def test_of_more_prompts_than_are_counted_only_the_end_says_that_all_are_answered(
-    path: str, whole: bool
+    path: str, whole: bool, prompts: list[str]
 ) -> None:
     """An engine that had answered the first of them passed as one that had answered all."""
-    asked = call(path, **{"prompt" if path == COMPLETIONS else "text": MANY})
+    asked = call(path, **{"prompt" if path == COMPLETIONS else "text": prompts})
     ends = [choice(0, "stop"), choice(1, "stop")]
     if path == NATIVE:
         end = {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}}}
