@@ -3,7 +3,7 @@
     split   prefill reads what waits there and this prompt, then decode takes the KV over
     local   decode reads what it has to read already and this prompt; and every answer that it
             is giving ends later by what the prompt adds to its steps, and those that begin
-            meanwhile by half of it; so does the engine that would be prefill, where it has both roles
+            meanwhile by half of it. So does the engine that was chosen to read, if it has both roles
 
 The first is learnt from how long first tokens took (`Rate`), and so has in it that a prompt
 waits for the step that runs. That is no loss to others: what they lose is learnt from how
