@@ -245,6 +245,13 @@ class Connector(ABC):
         Comes before the pages are used again; not after a `release`.
         """
 
+    def break_off(self, request_id: str) -> None:
+        """These pages, of which `dropped` has said that a reader is in the middle, are needed now: the engine waits.
+
+        Give up what is moving there, where that can be: `release` comes the sooner.
+        """
+        return
+
     def written(
         self, answer: dict[str, Any], params: Mapping[str, Any] | None, prompt: Sequence[int]
     ) -> dict[str, Any]:

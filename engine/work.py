@@ -298,9 +298,7 @@ class Work:
         chunks = self._with_guesses(step.chunks) if self._options.speculate else step.chunks
         spans = [span(chunk) for chunk in chunks]
         kept = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
-        computed = self._model.decoder.forward_with_states(
-            spans, self._memory, self.hooks.watch(kept)
-        )
+        computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
         for chunk, (logits, states) in zip(chunks, computed, strict=True):
             self._computed(chunk, logits, states)
         self.stats.steps += 1
@@ -354,7 +352,8 @@ class Work:
     def _give_up_evicted(self) -> None:
         evicted, self._scheduler.evicted = self._scheduler.evicted, []
         for job, blocks in evicted:
-            self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
+            if self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages"):
+                self.hooks.break_off(job.id)
 
     def _with_guesses(self, chunks: list[StepChunk]) -> list[StepChunk]:
         """Guesses take what the step has left, and never of pages that a peer reads."""
@@ -485,9 +484,11 @@ class Work:
         if live.keep is not None:
             self._drop(job.id, blocks, why)
 
-    def _drop(self, request_id: str, blocks: list[int], why: str) -> None:
-        """The connector hears of it first, so that no reader comes for pages used anew."""
-        if self.hooks.dropped(request_id, why):
+    def _drop(self, request_id: str, blocks: list[int], why: str) -> bool:
+        """The connector hears of it first, so that no reader comes for pages used anew. True if one is in them."""
+        lingering = self.hooks.dropped(request_id, why)
+        if lingering:
             self._retained.linger(request_id, blocks)
         else:
             self._scheduler.drop(blocks)
+        return lingering

@@ -314,6 +314,16 @@ class Reserved(Protocol):
     def unread_tokens(self) -> int:
         """Tokens of the prompt that the engine has still to compute."""
 
+    @property
+    def reading_seconds(self) -> float:
+        """Seconds that were expected for what the engine had to read when it was reserved."""
+
+    def presume_read(self) -> None:
+        """Count the prompt as read, as that time is over and nothing shows it; nothing is learnt."""
+
+    def presume_end(self) -> None:
+        """End where the engine reads and no more, for the same reason; `withdraw` may follow."""
+
     def drop_unread(self) -> None:
         """Drop what will not be computed, as the call gives way."""
 
@@ -325,6 +335,9 @@ class Reserved(Protocol):
 
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
+
+    def was_read(self) -> None:
+        """Note that the prompt has been read, as the answer shows; nothing shows when."""
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         """Note how long taking over prefill's KV took; return the same."""

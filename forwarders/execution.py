@@ -10,7 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 
 The legs of an attempt, in the order of its protocol:
 
-    media         encode first, whatever comes then (encoding.py)
+    media         encoded before the call's turn, and again after a failure, whatever comes then (encoding.py)
     one engine    answer
     hand off      ask prefill, then answer by decode
     staged        the same, and decode is chosen when prefill has answered
@@ -48,7 +48,14 @@ from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
 from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.read_back import ChatTurn, KvReadBack, TurnStore
-from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
+from pdgate.forwarders.record import (
+    DISAGGREGATED,
+    PREFILL_ONLY,
+    Deliver,
+    LegRecord,
+    Record,
+    Trace,
+)
 from pdgate.forwarders.releases import Releases
 from pdgate.forwarders.resuming.gathered import GatheringRoom
 from pdgate.forwarders.resuming.resume import Resuming
@@ -65,6 +72,7 @@ from pdgate.forwarders.retry import (
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
 from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
+from pdgate.forwarders.unseen import UnseenReads, comes_whole
 from pdgate.protocols import named_events, openai, request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
@@ -102,6 +110,7 @@ class Execution:
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         room: Memory for answers that are put together of streams; None for as much as they take.
+        unseen: Prompts of answers that come whole.
         accused: Engines that were excused over a call, and on which no leg has ended well since.
     """
 
@@ -133,6 +142,7 @@ class Execution:
         self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.room: GatheringRoom | None = None
+        self.unseen = UnseenReads()
         self.accused: set[str] = set()
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
@@ -153,8 +163,12 @@ class Execution:
         state: RetryState = FRESH,
         pausing: Pausing | None = None,
     ) -> None:
-        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see."""
-        resuming = None
+        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see.
+
+        Engines are reserved at once, so the call's media have been encoded.
+        """
+        resuming, failed = None, False
+        record.attempts = 1
         if self.max_resumes or pausing is not None:
             most = self.max_resumes or self.router.policy.max_attempts
             resuming = Resuming.of(
@@ -163,12 +177,12 @@ class Execution:
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
-            record.attempts += 1
             paused = False
             attempt: Attempt | None = None
             try:
                 encoding = self.encoding
-                if encoding is not None and encoding.wants(call):
+                if failed and encoding is not None and encoding.wants(call):
+                    # As it is not known whether the engine still has it.
                     call = await encoding.encoded(call, record)
                 route = self.router.route(call, state)
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
@@ -208,6 +222,8 @@ class Execution:
             if paused and pausing is not None and resuming is not None:
                 call = resuming.later(record)
                 await pausing.wait()
+            failed = not paused
+            record.attempts += 1
             call = record.call = call.retried(request_id.attempt(call.id))
             if resuming is not None:
                 record.call = resuming.as_asked(call)
@@ -225,13 +241,14 @@ class Execution:
                 why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
                 if why_not and resuming.begins_anew():
                     call, committed, why_not = resuming.call, False, None
-        # That it gave way is no failure, and its pauses are not its time.
+        # That it gave way is no failure; and neither its pauses nor its wait for room are time that engines took.
+        waited = record.paused_seconds + (record.queued_seconds or 0.0)
         failure = Failure(
             error,
             call,
             failed.prefill,
             record.attempts - len(record.pauses),
-            record.clock() - record.started - record.paused_seconds,
+            record.clock() - record.started - waited,
             committed,
             why_not,
         )
@@ -349,6 +366,9 @@ class Attempt:
         if leg is not None:
             one = prefill if answering is None else answering
             assert one is not None
+            # One token is there when the prompt has been read.
+            if comes_whole(self.call) and route.path != PREFILL_ONLY:
+                self._execution.unseen.expect(one.reading_seconds, one.presume_read)
             return self._answer(leg, route.role, one)
         way = route.way
         if prefill is not None and way.hand_off is not None:
@@ -521,7 +541,12 @@ class Attempt:
             return decode.has_loaded(0.0)
 
         leg = forwarder.leg(self.call, prefill.instance, decode.instance)
+        whole = comes_whole(self.call)
+        if whole:
+            self._execution.unseen.expect(prefill.reading_seconds, prefill.presume_end)
         await self._answer(leg, DECODE, decode, begun=begun)
+        if whole:
+            prefill.was_read()
 
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""

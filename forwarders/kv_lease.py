@@ -88,8 +88,6 @@ class KvState(Enum):
     LOST = "lost"
 
 
-OVER = frozenset({KvState.RELEASED, KvState.LOST})
-
 # For what is done with every call (protocols/members.py).
 _PREFILLING: Final = KvState.PREFILLING
 _HELD: Final = KvState.HELD

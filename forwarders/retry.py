@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pdgate.forwarders.choices import OnPrefillFailure
-from pdgate.protocols.apis import Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     CallBreaksEngines,
@@ -151,7 +150,7 @@ def step(
         or not (error.at or isinstance(error, KvExpired))
         or failure.seconds >= policy.seconds
         or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.FAIL)
-        or not _may_be_repeated(failure.call, error)
+        or not (failure.call.may_be_repeated or isinstance(error, EngineRefused))
     )
     if over:
         return GiveUp(error)
@@ -205,10 +204,3 @@ def _with(failures: Mapping[str, int], engine: str, weight: int) -> Mapping[str,
 def _may_be_over_kv(error: GatewayError) -> bool:
     """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
     return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)
-
-
-def _may_be_repeated(call: Call, error: GatewayError) -> bool:
-    """A request of an unknown route may do twice what it does."""
-    if call.api is None or call.api.kind is not Kind.PASSES:
-        return True
-    return call.method == "GET" or isinstance(error, EngineRefused)

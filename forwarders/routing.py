@@ -15,7 +15,7 @@ from pdgate.forwarders.route import Route, Way
 from pdgate.protocols.apis import RESPONSES, Api, Kind
 from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.errors import GenerationsDiffer, NoInstance, NotServed
-from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
+from pdgate.protocols.instance import BOTH, DECODE, PREFILL, Instance, Role
 from pdgate.protocols.sampling import sampling_of
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import DECODE_CANNOT_PREFILL, NO_PREFILL
@@ -143,7 +143,7 @@ class Router:
     def _on_one(
         self, call: Call, state: RetryState, prefill: Reserved, way: Way, decision: Decision
     ) -> Route:
-        """On the prefill engine that was chosen, or on a decode engine that is its peer."""
+        """On the engine that was chosen to read, where it can answer; else on a decode engine that is its peer."""
         engine = prefill.instance
         if decision.taken is _PREFILL_ONLY:
             leg = Leg(engine, call.path, call.body)
@@ -153,6 +153,13 @@ class Router:
         prefill.withdraw()
         if call.api is not None and not way.decode_can_prefill:
             return self._whole(call, state, call.api, decision)
+        if engine.role is BOTH and decision.may_stay_at(engine.id):
+            # It was chosen by what it has cached and has to read, and can answer as well as any other.
+            decode = self._reserve(DECODE, call, state, None, True, (engine.id,))
+            if decode.instance.id == engine.id:
+                return self._local(call, LOCAL, DECODE, decode, decision)
+            # It is to serve the other side only, or has failed this call; and what came instead may not be its peer.
+            decode.withdraw()
         decode = self._reserve(DECODE, call, state, engine, True, decision.among)
         return self._local(call, LOCAL, DECODE, decode, decision)
 

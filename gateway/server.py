@@ -14,6 +14,7 @@ from typing import Any
 
 import uvicorn
 
+from pdgate.cluster.address import joined
 from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
@@ -179,5 +180,4 @@ def _say(line: str) -> None:
 
 
 def _address(socket: Socket) -> str:
-    host, port = socket.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return joined(*socket.getsockname()[:2])

@@ -101,6 +101,12 @@ class Call(msgspec.Struct, frozen=True):
             return self.path
         return OTHER if api.kind is Kind.PASSES else api.path
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether an engine may get it again that may have read it: one of an unknown route may do twice what it does."""
+        api = self.api
+        return api is None or api.kind is not Kind.PASSES or self.method == "GET"
+
     def value(self, name: str, default: Any = None, most_bytes: int = MOST_VALUE_BYTES) -> Any:
         """Raises BadRequest, also for a value that is longer."""
         return value(self.body, name, default, most_bytes)

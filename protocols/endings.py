@@ -27,7 +27,7 @@ import msgspec
 
 from pdgate.protocols import native, sse
 from pdgate.protocols.apis import GENERATE, Kind, Shape
-from pdgate.protocols.call import COMPLETIONS, Call, value
+from pdgate.protocols.call import COMPLETIONS, Call, Raw, value
 from pdgate.protocols.chunks import (
     GAVE_UP,
     LARGE_BYTES,
@@ -41,7 +41,7 @@ from pdgate.protocols.chunks import (
     said,
 )
 from pdgate.protocols.errors import BadRequest, EngineRejected
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
@@ -59,12 +59,16 @@ _SAYS_MORE: Final = re.compile(
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 MOST_STREAMED: Final = 4096
 """Choices of one stream, if no more were asked for."""
-LONGEST_COUNT: Final = 9
-"""Digits of a number of choices."""
 
 MOST_PROMPTS_BYTES: Final = 4 << 20
-"""Of a list of prompts that are counted: 4 ms a MiB."""
-BEGIN_BYTES: Final = 64
+"""Of a list of prompts that are counted: 4 ms a MiB. Of a longer one "[DONE]" has to say that all are answered."""
+
+FEW_PROMPTS_BYTES: Final = 256 << 10
+"""Of the shortest kind they are 90,000, which take 14 ms to count."""
+
+MOST_COMMAS: Final = 100_000
+"""Prompts are no more than these and one; a list of a million empty ones takes 160 ms."""
+
 _read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
@@ -340,16 +344,47 @@ class Outputs(Ending):
         return self._shown(event, data)
 
 
+class _Uncounted(Ending):
+    """Of more prompts than are counted: that all of them are answered is said last."""
+
+    _count: int
+    _open: set[int]
+    _ended: set[int]
+
+    def take(self, events: bytes) -> bytes:
+        return self._each(events)
+
+    def _read(self, event: bytes) -> bytes:
+        if sse.payload(event) == b"[DONE]":
+            self.whole = not self._open and len(self._ended) >= self._count
+        # Of the class that stands behind this one.
+        shown = super()._read(event)  # type: ignore[safe-super]
+        self.whole = self.over
+        return shown
+
+
+class UncountedChoices(_Uncounted, Choices):
+    """Those of completions."""
+
+
+class UncountedOutputs(_Uncounted, Outputs):
+    """Those of SGLang's own calls."""
+
+
 def ending_of(call: Call) -> Ending:
     """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
+        if call.path == COMPLETIONS and _is_uncounted(call, "prompt", b'["'):
+            return UncountedChoices(call)
         return Choices(call)
     if api.kind is not Kind.GENERATES:
         return Unsaid(call)
     if api.shape is Shape.OPENAI:
         return Choices(call)
     if api.shape is Shape.NATIVE:
+        if _is_uncounted(call, "input_ids", b"[") or _is_uncounted(call, "text", b'"'):
+            return UncountedOutputs(call)
         return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
@@ -370,11 +405,11 @@ def choices_of(call: Call) -> int:
     """Number of choices that must end; at least one."""
     asked = 1
     if "n" in call.body:
-        asked = max(1, _count(call.value("n")))
+        asked = count_of(call.value("n")) or 1
     if call.path == GENERATE:
-        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+        asked = count_of(value(sampling_of(call), "n")) or 1
     elif call.path == COMPLETIONS:
-        asked *= max(1, _listed(call, "prompt", b"["), _listed(call, "prompt", b'"'))
+        asked *= max(1, _listed(call, "prompt", b'["'))
     return asked
 
 
@@ -386,19 +421,16 @@ def outputs_of(call: Call) -> int:
         # A list has one for each prompt, and each of them asks for as many: those that begin tell.
         return prompts
     try:
-        return prompts * max(1, _count(value(object_in(call.body, SAMPLING), "n", 1)))
+        return prompts * (count_of(value(object_in(call.body, SAMPLING), "n")) or 1)
     except BadRequest:
         return prompts
 
 
 def _listed(call: Call, name: str, begins: bytes) -> int:
-    """How many prompts there are in a list of them, of which each begins so; 0 if it is none."""
+    """How many prompts there are in a list of them, of which each begins with one of `begins`; 0 if it is none."""
     raw = call.body.get(name)
     # One list of ids can be long, and so can a text.
-    if raw is None or len(raw) > MOST_PROMPTS_BYTES:
-        return 0
-    begin = bytes(memoryview(raw)[:BEGIN_BYTES])
-    if begin[:1] != b"[" or begin[1:].lstrip()[:1] != begins:
+    if raw is None or _is_long(raw) or not _is_list_of(raw, begins):
         return 0
     try:
         return len(_read_list(raw))
@@ -406,14 +438,21 @@ def _listed(call: Call, name: str, begins: bytes) -> int:
         return 0
 
 
-def _count(said: object) -> int:
-    """As engines read it, which take 2.0 and "2" for 2; 0 for what is no number."""
-    if isinstance(said, int):
-        return said
-    if isinstance(said, float) and said.is_integer():
-        return int(said)
-    text = said.strip() if isinstance(said, str) else ""
-    return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
+def _is_uncounted(call: Call, name: str, begins: bytes) -> bool:
+    """Whether it is such a list, and too long to be counted."""
+    raw = call.body.get(name)
+    return raw is not None and _is_long(raw) and _is_list_of(raw, begins)
+
+
+def _is_long(raw: Raw) -> bool:
+    if len(raw) <= FEW_PROMPTS_BYTES:
+        return False
+    return len(raw) > MOST_PROMPTS_BYTES or bytes(raw).count(b",") > MOST_COMMAS
+
+
+def _is_list_of(raw: Raw, begins: bytes) -> bool:
+    first = first_in_list(raw)
+    return bool(first) and first in begins
 
 
 def _named(event: bytes) -> tuple[bytes, bytes, Event | None]:

@@ -7,6 +7,7 @@ them, but it asks an Enum's `_missing_` for each name that it does not know, and
 Apart from fields.py, as that is compiled.
 """
 
+import secrets
 from enum import Enum
 from threading import local
 from typing import Any, Final, cast
@@ -30,7 +31,8 @@ _counted = _Counted()
 
 
 class _Name(Enum):
-    NONE = "\0"
+    NONE = secrets.token_hex(16)
+    """There has to be one. It would be a key, and not be counted, so it is one that no client knows."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:

@@ -27,6 +27,9 @@ MOST_SHOWN: Final = 32
 """Engines of a choice; of more, the chosen one and the first of the others."""
 
 ONLY_ONE: Final = "the only one that could have the call, so no policy was asked"
+CHOSEN_BEFORE: Final = (
+    "the call is not split, and this one was named for that, so no policy was asked"
+)
 
 _STATES: Final = {
     "drained": "an operator has drained it",
@@ -225,18 +228,26 @@ def left_out(
     call: Call,
     avoid: Collection[str],
     peer: Instance | None,
+    among: Collection[str] = (),
 ) -> list[LeftOut]:
     """Those whose role it is, and that were not considered."""
     asked = {endpoint.instance.id for endpoint in considered}
+    # It is a wish, which may have left none.
+    among = () if asked.isdisjoint(among) else among
     return [
-        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer))
+        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among))
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
 
 
 def _why_not(
-    one: Endpoint, role: Role, call: Call, avoid: Collection[str], peer: Instance | None
+    one: Endpoint,
+    role: Role,
+    call: Call,
+    avoid: Collection[str],
+    peer: Instance | None,
+    among: Collection[str],
 ) -> str:
     """The first reason that holds; those that last come first."""
     instance, model = one.instance, call.model
@@ -255,6 +266,8 @@ def _why_not(
         return "it is to serve the other side now"
     if too_short := why_too_short(call, one, role is Role.PREFILL):
         return too_short
+    if among and instance.id not in among:
+        return "the call is not split, and stays with those that were named for that"
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"

@@ -41,11 +41,13 @@ class Endpoint:
         calls: Reserved and not yet ended.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
+        presumed: Calls of this process whose prompt counts as read, though nothing has shown it.
         own_unread_squares: The sum of squares of those of this process, prompt by prompt.
         latency: How long what it does will take.
         dropped: How often a prompt that it was to compute was taken away again, as its call gave way.
         answering: Calls for which it makes tokens now, as far as can be seen.
-        read_tokens: All prompt tokens that it has ever computed itself.
+        read_tokens: All prompt tokens that it has ever had to compute itself and has not any more: read, presumed to be, or in vain.
+        shown_reads: How often it has shown that it had read a prompt of ours, ever.
         watched: Streams of which its pace is learnt just now.
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
@@ -76,11 +78,13 @@ class Endpoint:
     calls: int = 0
     tokens: int = 0
     unread_tokens: int = 0
+    presumed: int = 0
     own_unread_squares: int = 0
     latency: LatencyModel = field(default_factory=LatencyModel)
     dropped: int = 0
     answering: int = 0
     read_tokens: int = 0
+    shown_reads: int = 0
     watched: int = 0
     whole_calls: int = 0
     handed_over: int = 0

@@ -34,12 +34,16 @@ class ToldNumbers(Protocol):
 
 
 class Others:
-    """The part of some others in an account."""
+    """The part of some others in an account.
 
-    __slots__ = ("answering", "calls", "tokens", "unread_tokens")
+    Attributes:
+        count: How many they are; said of replicas only.
+    """
+
+    __slots__ = ("answering", "calls", "count", "tokens", "unread_tokens")
 
     def __init__(self) -> None:
-        self.calls = self.tokens = self.unread_tokens = self.answering = 0
+        self.calls = self.tokens = self.unread_tokens = self.answering = self.count = 0
 
 
 class SharedEndpoint:

@@ -25,6 +25,7 @@ from pdgate.protocols.instance import (
 )
 from pdgate.scheduling.context_length import long_enough
 from pdgate.scheduling.decision_trace import (
+    CHOSEN_BEFORE,
     MOST_SHOWN,
     ONLY_ONE,
     DecisionTrace,
@@ -54,7 +55,7 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
-        freed: Called when a prefill engine has room for another call.
+        freed: Called when an engine has room for another prompt.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -157,6 +158,35 @@ class Scheduler:
         reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
         return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
 
+    def stays(self, call: Call, prefill: Endpoint) -> bool:
+        """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
+        fixed = self._rule.fixed
+        if fixed is not None:
+            return fixed.taken is not Taken.SPLIT
+        eligible = self._endpoints.eligible(call.model)
+        decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
+        cached = self._cached_for_decode(call)
+        tokens = unread = call.prompt_tokens
+        if self._prefixes is not None and (self._decode_asks or eligible.several_read):
+            # As `reserve` does.
+            unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
+        # The rule looks at an engine that has the call. The end of a reservation counts as work:
+        # a frozen engine would look well for as long as calls come.
+        latency = prefill.latency
+        overlooked, latency.overlooked = latency.overlooked, 0
+        prefill.calls += 1
+        prefill.tokens += tokens
+        prefill.unread_tokens += unread
+        prefill.own_unread_squares += unread * unread
+        try:
+            return not self._rule.would_split(call, prefill, decodes, cached)
+        finally:
+            prefill.own_unread_squares -= unread * unread
+            prefill.unread_tokens -= unread
+            prefill.tokens -= tokens
+            prefill.calls -= 1
+            latency.overlooked = overlooked
+
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """Whether an engine answers probes, and is not known to stand still."""
         endpoint = self._by_id.get(instance.id)
@@ -226,7 +256,7 @@ class Scheduler:
                 else:
                     one = policy.choose(call, endpoints)
         if self.told is not None:
-            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners)
+            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners, among)
         if reads is None:
             reads = role is not DECODE
         update = None
@@ -242,6 +272,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
+        prefills = role is PREFILL
+        freed = self.freed if reads or prefills else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -250,13 +282,12 @@ class Scheduler:
                 reads,
                 not call.streams,
                 watches,
-                None,
+                freed,
                 update,
                 self._worked,
             )
-        freed = self.freed if role is PREFILL else None
         return Reservation(
-            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
     def _partners(
@@ -278,9 +309,10 @@ class Scheduler:
         avoid: Collection[str],
         peer: Instance | None,
         partners: Partners | None = None,
+        named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()
@@ -294,7 +326,7 @@ class Scheduler:
                 considered.extend(chooses.explain_ahead(call, among, partners))
             rule = chooses.rule(call, among, peer)
         elif one is not None:
-            considered.append(Weighed(one.instance.id, why=ONLY_ONE))
+            considered.append(Weighed(one.instance.id, why=CHOSEN_BEFORE if named else ONLY_ONE))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
         told(

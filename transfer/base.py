@@ -76,7 +76,8 @@ class Descriptor:
         backend: Name of the backend that can reach it.
         epoch: Random, new for every registration.
         length: Bytes.
-        address: What the backend needs to find it; plain strings and numbers.
+        address: What the backend needs to find it; plain strings and numbers, 4 KiB in all
+            (descriptors.py): a peer that says more is refused.
     """
 
     backend: str

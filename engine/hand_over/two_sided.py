@@ -241,6 +241,9 @@ class TwoSided(Connector):
             self.counters.add(expired=1)
         return self._pushes.drop(request_id, why) or dropped.in_use
 
+    def break_off(self, request_id: str) -> None:
+        self._pushes.break_off(request_id)
+
     def _deliver(self, request_id: str, context: Context) -> None:
         """What came beside the pages, before the core hears that they are there."""
         if self.hands_first_token and context.first_token is not None:

@@ -137,6 +137,11 @@ class RanksConnector(Connector):
                 del self._keeps[request_id]
             return bool(kept.holding)
 
+    def break_off(self, request_id: str) -> None:
+        # Of ranks that have ended nobody reads.
+        with contextlib.suppress(RankLost):
+            self._crew.post("break_off", request_id)
+
     def trouble(self) -> str:
         return self._crew.lost
 

@@ -26,6 +26,7 @@ from pdgate.forwarders.resuming.relay import Relay
 from pdgate.forwarders.resuming.rewriting import Rewriting
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
+from pdgate.protocols.fields import is_true
 
 
 class Resuming:
@@ -54,9 +55,9 @@ class Resuming:
         self.cause: GatewayError | None = None
         self._refused = ""
         self._broke_at: int | None = None
-        self._shows_ids = call.value(WANTED) is True
+        self._shows_ids = is_true(call.value(WANTED))
         options = self.call.value("stream_options", {})
-        self._counts = isinstance(options, dict) and options.get("include_usage") is True
+        self._counts = isinstance(options, dict) and is_true(options.get("include_usage"))
 
     @classmethod
     def of(
@@ -116,6 +117,7 @@ class Resuming:
             answer,
             self._journal,
             at,
+            self.call,
             rewrite=rewrite,
             shows_ids=self._shows_ids,
             counts=self._counts,
@@ -193,6 +195,8 @@ class Resuming:
         journal.forget()
         if journal.lost:
             return journal.lost
+        if journal.finish:
+            return "nothing is left to say"
         if not error.worth_retrying:
             return "no engine could do better"
         if not self._left:

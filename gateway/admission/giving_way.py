@@ -17,6 +17,7 @@ from typing import Final, Self
 
 from pdgate.forwarders.pausing import Pausing
 from pdgate.gateway.admission.gate import FreeTurn, Gate, WaitingModel
+from pdgate.protocols.instance import PLAIN
 from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
     MOST_LOOKED_AT,
@@ -26,11 +27,12 @@ from pdgate.scheduling.admission.giving_way import (
     who_gives_way,
     would_be_late,
 )
-from pdgate.scheduling.admission.others import NOBODY
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.status import Status
 
 PAUSE_SECONDS: Final = 0.02
+BACK_SECONDS: Final = 30.0
+"""For which a call that gave way waits for engines that can serve its model, when there are none any more."""
 LEAVING_SECONDS: Final = 1.0
 """After which a call that is to end, and whose client does not take what it has, holds up no other decision."""
 
@@ -79,27 +81,35 @@ class GivingWayGate:
             # Until those that were to end have, nothing is known of who has room.
             if self._leaving:
                 return
-            if model.waiters and not model.beginning:
+            if model.waiters and not model.there.beginning:
                 self._for_one_of(name, model, now)
+
+    def goes_before(self, urgency: int, model: WaitingModel) -> bool:
+        """Whether one that gave way does, before a call of that urgency that comes now."""
+        now = monotonic()
+        return any(
+            isinstance(turn, LowTurn) and turn.urgency(now) <= urgency for turn in model.paused
+        )
 
     def lets_in(self, name: str, model: WaitingModel) -> bool:
         now = monotonic()
         turns = [turn for turn in model.paused if isinstance(turn, LowTurn)]
         first = min(turns, key=lambda turn: turn.urgency(now))
         gate, its = self._gate, first.urgency(now)
-        # Of any model, as engines may serve several: what it has left is for these.
-        lines = (one.line for one in gate.models.values() if one.waiters)
-        if any(line.most_urgent() < its for line in lines):
+        # Of any model that the same engines serve: what they have left is for these, if it can be.
+        for other, one in gate.models.items():
+            is_before = one.waiters and _meets(one, model) and one.line.most_urgent() < its
+            if is_before and (one.there is model.there or gate.has_room(other, one)):
+                return False
+        eligible = gate.eligible(name or None)
+        is_served = eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN]))
+        if not is_served and first.since > now - BACK_SECONDS:
+            # An engine may come back meanwhile. Whether decode would stand in for prefill is not known here.
             return False
-        if gate.eligible(name or None) is None and first.since > now - gate.limits.wait_seconds:
-            # An engine may come back meanwhile.
-            return False
-        waiter = model.paused.pop(first)
-        gate.line_length -= 1
-        if not waiter.cancelled():
-            model.begun += 1
-            model.beginning += 1
-            model.tell()
+        waiter = model.ends_pause(first)
+        gate.waits_no_more(model)
+        if waiter is not None and not waiter.cancelled():
+            model.had_turn()
             waiter.set_result(None)
         return True
 
@@ -142,10 +152,17 @@ class GivingWayGate:
         if not would_be_late(limits, eligible, place.tokens, now - since, expected):
             return
         running = self._low(urgency, model, now)
-        others = NOBODY if model.shared is None else model.shared.others()
+        others = gate.others(model)
         in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
-            limits, eligible, urgency, model.begun, list(running), others, self._freed, in_time
+            limits,
+            eligible,
+            urgency,
+            model.there.begun,
+            list(running),
+            others,
+            self._freed,
+            in_time,
         )
         place.made_way += len(chosen)
         for one in chosen:
@@ -170,7 +187,7 @@ class GivingWayGate:
                     return found
                 its, pausing = turn.urgency(now), turn.pausing
                 if its > urgency and pausing is not None:
-                    one = pausing.running(its, turn.model is model)
+                    one = pausing.running(its, turn.model.there is model.there)
                     if one is not None:
                         found[one] = turn
         return found
@@ -184,6 +201,11 @@ class GivingWayGate:
             for engine in engines:
                 if engine.instance.id == one.answering:
                     self._freed[one.answering] = engine.status
+
+
+def _meets(one: WaitingModel, other: WaitingModel) -> bool:
+    """Whether an engine serves both."""
+    return one is other or not one.engines.isdisjoint(other.engines)
 
 
 class LowTurn(FreeTurn):
@@ -228,16 +250,16 @@ class LowTurn(FreeTurn):
         assert inner is not None
         self.since = monotonic()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        model.paused[self] = waiter
-        gate.line_length += 1
+        model.pauses(self, waiter)
+        gate.waits(model)
         gate.wind()
         giving.left(self)
         inner.__exit__(None, None, None)
         try:
             await waiter
         except BaseException:
-            if model.paused.pop(self, None) is not None:
-                gate.line_length -= 1
+            if model.ends_pause(self) is not None:
+                gate.waits_no_more(model)
             elif waiter.done() and not waiter.cancelled():
                 # It was let in, and left in the same moment.
                 gate.begins(model)

@@ -8,7 +8,6 @@ own for each worker, as a call is one worker's.
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -35,8 +34,6 @@ _STATUS: Final = {
     MessageResult.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     MessageResult.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-
-log = logging.getLogger(__name__)
 
 
 class Metaserver:

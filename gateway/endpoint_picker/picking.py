@@ -7,7 +7,7 @@ The engines are reserved until the call is over (outcome.py). Which may be chose
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,9 @@ import msgspec
 from pdgate.forwarders.base import Reserved
 from pdgate.forwarders.encoding import ASIDE_BYTES
 from pdgate.forwarders.execution import Execution
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import PREFILL_ONLY, Record
 from pdgate.forwarders.retry import FRESH, RetryState
+from pdgate.forwarders.unseen import comes_whole
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.place import NAME as PRIORITY
@@ -167,18 +168,21 @@ class EndpointPicker:
         self._stats.opened(record)
         block.callback(self._stats.closed, record)
         try:
+            # Before its turn, as engines are reserved at once then.
+            allowed = None if head.subset is None else await self._allowed(head.subset)
             if place is not None and self._gate is not None:
-                turn = block.enter_context(self._gate.turn(call.model, place))
-                if turn.waits and sheddable:
+                # Asked before: in a full line it would take the place of one that waits.
+                if sheddable and not self._gate.would_begin(call.model, place):
                     raise Overloaded(
                         "engines are busy, and this call's objective is one that gives way",
                         retry_after_seconds=RETRY_AFTER_SECONDS,
                     )
+                turn = block.enter_context(self._gate.turn(call.model, place))
                 if turn.waits:
                     await turn.come()
                     call = record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
-            return await self._routed(head, call, record, block)
+            return await self._routed(allowed, call, record, block)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)
             block.close()
@@ -224,9 +228,10 @@ class EndpointPicker:
         return RequestHeaders([*others, (PRIORITY.encode(), b"%d" % level)]), priority < 0
 
     async def _routed(
-        self, head: AskedHead, call: Call, record: Record, block: ExitStack
+        self, allowed: Collection[str] | None, call: Call, record: Record, block: ExitStack
     ) -> PickedCall:
-        state = FRESH if head.subset is None else await self._subset(head.subset)
+        """`allowed`: engines, by their ids; None for all."""
+        state = FRESH if allowed is None else narrowed(self._fleet, allowed)
         router = self._execution.router
         with ExitStack() as undone:
             route = router.route(call, state)
@@ -257,12 +262,16 @@ class EndpointPicker:
                 block,
             )
             undone.pop_all()
+        if comes_whole(call) and route.path != PREFILL_ONLY:
+            one = answering if prefill is None else prefill
+            read = one.presume_read if prefill is None else one.presume_end
+            self._execution.unseen.expect(one.reading_seconds, read)
         if record.trace is not None:
             picked.choice.headers.update(record.trace.headers(picked.leg))
         return picked
 
-    async def _subset(self, addresses: Sequence[str]) -> RetryState:
-        """Raises NoInstance where no engine is there."""
+    async def _allowed(self, addresses: Sequence[str]) -> set[str]:
+        """Engines that are there, by their ids. Raises NoInstance where none is."""
         named = await self._addresses.named(self._fleet, addresses)
         allowed = {one for ids in named.values() for one in ids}
         if not allowed:
@@ -270,7 +279,7 @@ class EndpointPicker:
                 "no engine of the subset that the gateway asks for is known",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        return narrowed(self._fleet, allowed)
+        return allowed
 
     async def _encoders(self, call: Call, state: RetryState, undone: ExitStack) -> list[Reserved]:
         """For its media, one each; none where an engine of another role is to encode them."""

@@ -69,12 +69,13 @@ class AsgiCycle:
         response_complete: Nothing more is sent.
         body_bytes_said: By Content-Length; -1 where it is not.
         let_in: The caller may call, by what the application found.
+        declined: It asked for another protocol, and is answered in this one.
     """
 
     __slots__ = (
         "_body", "_changed", "_connection", "_expects", "_head", "_headers", "_held", "_left", "_length",
         "_method", "_old", "_path", "_query", "_raw_path", "_started", "_state", "_task", "asked",
-        "body_bytes_said", "keep_alive", "response_complete",
+        "body_bytes_said", "declined", "keep_alive", "response_complete",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +92,7 @@ class AsgiCycle:
         self.keep_alive = keep_alive and not old
         self.body_bytes_said = _length_of(connection.headers)
         self.asked = False
+        self.declined = False
         self.response_complete = False
         self._body = bytearray()
         self._held = 0
@@ -202,7 +204,7 @@ class AsgiCycle:
 
     async def _receive(self) -> Message:
         connection = self._connection
-        if self._expects and not (self._left or self.response_complete):
+        if self._expects and not (self._started or self._left or self.response_complete):
             self._expects = False
             connection.transport.write(CONTINUE)
         assert self._changed is not None

@@ -3,6 +3,7 @@
     socket -- HotProtocol --hot POST--> HotCycle --> service
                     |--everything else--> AsgiCycle --> asgi.Front --> FastAPI
                     '--WebSocket-------> SocketOpening, and the connection is socket_client.py's from then on
+                      (another protocol, such as h2c, is declined: AsgiCycle, as if it had not been asked for)
 
 A hot call has no scope, no receive and send, and one task; pieces of its answer go from the
 engine's socket to the client's by callback, and head and first event leave in one write.
@@ -83,6 +84,7 @@ class HotProtocol(asyncio.Protocol):
         "_read",
         "_reading_paused",
         "_serving",
+        "_skipped",
         "_unread_bytes",
         "_writable",
         "app_state",
@@ -127,9 +129,7 @@ class HotProtocol(asyncio.Protocol):
         self.app_state = app_state
         self.keep_alive_seconds: float = config.timeout_keep_alive
         # None where the connection is gone: they know each other.
-        self.parser: Any = httptools.HttpRequestParser(self)
-        # To read on behind a request that is the last one, and say nothing to what follows.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser: Any = self._new_parser()
         self.stage = WAITING
         self.requests = 0
         self.body_bytes = 0
@@ -152,6 +152,8 @@ class HotProtocol(asyncio.Protocol):
         self._writable: asyncio.Event | None = None
         # There is nothing more to say to what still comes; an answer under way may be.
         self._deaf = False
+        # How the body of one that asked for another protocol is framed, while that is skipped.
+        self._skipped = b""
         self._clock = Clock()
         self._farewell: asyncio.TimerHandle | None = None
 
@@ -445,16 +447,37 @@ class HotProtocol(asyncio.Protocol):
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
             cycle = self.cycle
+            rest = piece[upgrade.args[0] :]
             if isinstance(cycle, SocketOpening) and cycle is self._serving:
-                self._become_socket(cycle, len(piece) - upgrade.args[0])
+                self._become_socket(cycle, len(rest))
                 return
-            # What follows may be of another protocol, of which we speak none.
-            self._is_the_last()
+            if self._skipped:
+                self._expect_skipped()
+                self._feed(rest, b"")
+                return
+            if rest or not (isinstance(cycle, AsgiCycle) and cycle.declined):
+                # What follows may be of another protocol, of which we speak none.
+                self._is_the_last()
         except httptools.HttpParserError as error:
             self._refuse(_what_is_wrong(error))
         self._read = b""
         if self._head_bytes or self.headers or self.loose_bytes:
             self._check_head()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # To read on behind a request that is the last one, and say nothing to what follows.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _expect_skipped(self) -> None:
+        """The parser takes what follows for the other protocol: a new one gets the body, behind a head of the same framing."""
+        self.parser = self._new_parser()
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._skipped)
+        self.requests -= 1
+        self.headers = []
+        self._skipped = b""
+        self._deaf = False
 
     def _drop(self, bytes_: int) -> None:
         """Of a body that was refused. Where its length was not said the client has LINGER_SECONDS to leave."""
@@ -484,6 +507,9 @@ class HotProtocol(asyncio.Protocol):
 
     def _park(self, data: bytes | memoryview) -> None:
         if self._deaf:
+            return
+        if self.stage < BODY and self._is_behind_declined():
+            self._is_the_last()
             return
         if self._parked is None:
             self._parked = bytearray()
@@ -555,7 +581,7 @@ class HotProtocol(asyncio.Protocol):
         return not self.parser.should_upgrade()
 
     def _begin_asgi(self) -> None:
-        if len(self._early) >= MAX_EARLY_REQUESTS:
+        if len(self._early) >= MAX_EARLY_REQUESTS or self._is_behind_declined():
             self._is_the_last()
             return
         parser = self.parser
@@ -577,6 +603,16 @@ class HotProtocol(asyncio.Protocol):
             cycle.begin()
         else:
             self._early.append(cycle)
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            cycle.declined = True
+            self._skipped = limits.framing(self.headers) if cycle.body_bytes_said else b""
+            # The parser says next that the request is whole, which it is not where a body is skipped.
+            self._deaf = bool(self._skipped)
+
+    def _is_behind_declined(self) -> bool:
+        """Whether what comes may be of the protocol that the last request asked for: the client has no answer yet."""
+        cycle = self.cycle
+        return self._serving is not None and isinstance(cycle, AsgiCycle) and cycle.declined
 
     def _become_socket(self, opening: SocketOpening, more_bytes: int) -> None:
         """The connection is another protocol's from now on. `more_bytes`: that came behind the request."""

@@ -60,6 +60,12 @@ def is_framed_well(headers: Headers) -> bool:
     return codings in ([], [b"chunked"])
 
 
+def framing(headers: Headers) -> bytes:
+    """The lines of a head that say where its body ends; none where it has no body."""
+    names = (b"content-length", b"transfer-encoding")
+    return b"".join(b"%b: %b\r\n" % header for header in headers if header[0] in names)
+
+
 def check_host(headers: Headers) -> None:
     """Raises BadRequest where there are two: a proxy before us may have obeyed the other (RFC 9112, section 3.2)."""
     if sum(name == b"host" for name, _ in headers) > 1:

@@ -10,6 +10,8 @@ from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
 from pdgate.lab.simulator.giving_way import PausableJourney, SimulatedGivingWay
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import DECODE
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.scheduler import Scheduler
@@ -24,11 +26,17 @@ class SimulatedGate:
     """
 
     def __init__(
-        self, limits: Limits, endpoints: Endpoints, agenda: Agenda, scheduler: Scheduler
+        self,
+        limits: Limits,
+        endpoints: Endpoints,
+        agenda: Agenda,
+        scheduler: Scheduler,
+        staged: bool = False,
     ) -> None:
+        """`staged`: decode is chosen when prefill has answered."""
         self.refused = 0
         self._limits = limits
-        self._room = Room(limits)
+        self._room = Room(limits, staged)
         self._endpoints = endpoints
         self._agenda = agenda
         self._scheduler = scheduler
@@ -51,6 +59,9 @@ class SimulatedGate:
     ) -> None:
         """One of the two is called, now or later."""
         if not self._limits.any or (not self._line and self._has_room()):
+            self._begin(journey, begin)
+            return
+        if self._has_room_at_decode(journey.call):
             self._begin(journey, begin)
             return
         now, cached = self._agenda.now, self._scheduler.cached(journey.call)
@@ -118,6 +129,14 @@ class SimulatedGate:
 
     def _has_room(self) -> bool:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
+
+    def _has_room_at_decode(self, call: Call) -> bool:
+        """Whether the call would not be split, and so need not wait for prefill."""
+        eligible = self._endpoints.eligible(None)
+        prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
+        if prefill is None or not self._scheduler.stays(call, prefill):
+            return False
+        return self._room.for_one_alone(eligible, DECODE, self._begun, 0)
 
     def _is_hopeless(self, place: LinePlace) -> bool:
         expected = self._pace.wait(self._line.ahead(), self._agenda.now)

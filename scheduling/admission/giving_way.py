@@ -2,7 +2,7 @@
 
     limit that has no room     whose end makes room
     prefill_*                  calls that one prefill engine reads, as many as it takes
-    decode_concurrency         any calls of the model
+    decode_concurrency         any calls of the same engines
     step_seconds, kv_free      calls that one decode engine answers, as many as it takes
 
 A call that gives way keeps the tokens that it has made, and goes on later (forwarders/pausing.py). Only calls that
@@ -24,7 +24,7 @@ from pdgate.protocols.priority import MOST_URGENT, ORDINARY
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
-from pdgate.scheduling.admission.room import kv_free_of, seconds_to_read, steps_in
+from pdgate.scheduling.admission.room import kv_free_of, missing_places, seconds_to_read, steps_in
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
@@ -52,7 +52,7 @@ class RunningCall:
         reads_for: Seconds since that engine was asked.
         answering: The engine that answers it, or is to; empty for none.
         tokens: Of its prompt, and of its answer so far.
-        counts: It is one of the calls of the model for which room is sought.
+        counts: It is one of the calls of the engines at which room is sought.
     """
 
     urgency: int
@@ -108,7 +108,7 @@ def who_gives_way(
     """The calls that are to end so that one of this urgency finds room; none if it finds it, or cannot.
 
     Args:
-        begun: Calls of its model that have begun and not ended.
+        begun: Calls of the engines of its model that have begun and not ended.
         freed: Engine -> what it had said of its pages when calls gave way there last; what it frees shows in what it says next.
         in_time: The one that waits can still be in time.
     """
@@ -128,7 +128,7 @@ def who_gives_way(
     chosen = dict.fromkeys([*reads, *answers])
     places = limits.decode_concurrency
     if places is not None and answering:
-        missing = begun + others.begun - places * len(answering) + 1
+        missing = missing_places(places, answering, begun, others)
         missing -= sum(one.counts for one in chosen)
         more = [one for one in low if one.counts and one not in chosen][: max(0, missing)]
         if len(more) < missing:

@@ -132,7 +132,8 @@ class _Level:
         in_time: Those that can be in time, when that was last looked at.
         late: The others.
         owed: Seconds for which late ones may be read, though others wait.
-        longest: Of those that can be in time, who goes last, as of `planned`, monotonic seconds.
+        longest: Of those that can be in time, who goes last, as of `planned`: monotonic seconds, and not always later
+            than before, as engines may have less to read than they said.
     """
 
     in_time: _Turns = field(default_factory=_Turns)
@@ -150,7 +151,7 @@ class _Level:
         self, now: float, late_share: float, tokens_per_second: float | None = None
     ) -> LinePlace:
         in_time, late = self.in_time, self.late
-        if tokens_per_second is not None and now >= self.planned + PLANNED_SECONDS:
+        if tokens_per_second is not None and abs(now - self.planned) >= PLANNED_SECONDS:
             self._plan(now, tokens_per_second)
         while in_time.tenants:
             place = in_time.first(self.longest)
@@ -262,8 +263,9 @@ class Pace:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the prompts of those that begin; None while nothing is known."""
-        return self._sum_tokens / self._sum_seconds if self._sum_seconds else None
+        """Of the prompts of those that begin; None while nothing is known, as of calls whose prompts have no tokens."""
+        known = self._sum_seconds and self._sum_tokens
+        return self._sum_tokens / self._sum_seconds if known else None
 
     def began(self, now: float, *, others_wait: bool, tokens: int = 0) -> None:
         """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds."""

@@ -56,6 +56,19 @@ class SplitRule(ABC):
             that reads it.
         """
 
+    def would_split(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> bool:
+        """Whether it would split a call that is not decided for yet; asked as `decide` is.
+
+        A rule for which each decision counts is not to count this one.
+        """
+        return self.decide(call, prefill, decodes, cached).taken is Taken.SPLIT
+
 
 _ALWAYS: Final = Decision(Taken.SPLIT, ALWAYS)
 _NEVER: Final = Decision(Taken.LOCAL, NEVER)

@@ -129,17 +129,15 @@ def hashed(call: Call) -> Sequence[int]:
 
 def _hash(before: int, text: memoryview, blocks: list[int], *, rest: bool) -> int:
     """Adds a hash for each block, seeded with that of all before it; returns the last."""
-    add = blocks.append
     whole, room = len(text) // BLOCK_BYTES, MOST_BLOCKS - len(blocks)
     if whole > room:  # noqa: PLR1730 (a fifth of the time of min)
         whole = room
     whole *= BLOCK_BYTES
-    for (block,) in _BLOCKS(text[:whole]):
-        before = xxh3_64_intdigest(block, before)
-        add(before)
+    digest = xxh3_64_intdigest
+    blocks += [before := digest(block, before) for (block,) in _BLOCKS(text[:whole])]
     if rest and whole < len(text) and len(blocks) < MOST_BLOCKS:
-        before = xxh3_64_intdigest(text[whole:], before)
-        add(before)
+        before = digest(text[whole:], before)
+        blocks.append(before)
     return before
 
 

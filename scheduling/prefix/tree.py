@@ -212,11 +212,6 @@ class Tree:
                 self._shrink(holder, blocks)
         return True
 
-    def known(self, instance_id: str) -> int:
-        """Blocks of the instance."""
-        holder = self._holders.get(instance_id)
-        return 0 if holder is None else holder.blocks
-
     def _grow(self, holder: Holder, node: Node, blocks: Sequence[int], at: int) -> Node:
         """A node for these, or a longer one, where only this one's conversation has it."""
         run = array("Q", blocks[at:])

@@ -21,8 +21,10 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
-from pdgate.protocols.endings import choices_of
+from pdgate.protocols.chunks import LARGE_BYTES
+from pdgate.protocols.endings import MOST_COMMAS, MOST_PROMPTS_BYTES, choices_of, outputs_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
+from pdgate.protocols.internal import without_ours
 from tests.support.answers import error, opening, piece, usage, whole
 from tests.support.raw_server import chunk
 from tests.support.wire import LEG, Case
@@ -412,6 +414,16 @@ def test_no_whole_answer_says_where_kv_lies(null: bool) -> None:
     loop.close()
 
 
+@pytest.mark.parametrize("length", [10, LARGE_BYTES])
+def test_nor_one_with_a_field_of_any_name(length: int) -> None:
+    """Long ones are read by a decoder of their own."""
+    said = {**whole("a" * length), "\0": 1}
+
+    cleared = without_ours(encode({"kv_transfer_params": PARAMS, **said}))
+
+    assert cleared == encode(said)
+
+
 def test_a_client_that_may_set_them_gets_them() -> None:
     loop = asyncio.new_event_loop()
     asked = call(CHAT, kv_transfer_params=PARAMS)
@@ -575,6 +587,52 @@ async def test_an_answer_has_as_many_choices_as_were_asked_for(
     await taken(3)
     with pytest.raises(EngineFailed):
         await taken(2)
+
+
+BLANKS = b" \r\n\t" * 50
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "prompts"),
+    [
+        (COMPLETIONS, b"prompt", b'"a", "b"'),
+        (COMPLETIONS, b"prompt", b"[1], [2]"),
+        (NATIVE, b"text", b'"a", "b"'),
+        (NATIVE, b"input_ids", b"[1], [2]"),
+    ],
+)
+async def test_prompts_behind_blanks_are_counted(path: str, field: bytes, prompts: bytes) -> None:
+    """As bodies are written that are meant to be read; behind 63 blanks they were one."""
+    body = b'{"stream": true, "%b": [%b%b]}' % (field, BLANKS, prompts.replace(b" ", BLANKS))
+    asked = Call("c", "c-1", path, parse_object(body), streams=True, api=APIS.get(path))
+
+    assert choices_of(asked) == 2 if path == COMPLETIONS else outputs_of(asked) == 2
+
+
+MANY = ["x" * 4_000] * (MOST_PROMPTS_BYTES // 4_000 + 1)
+
+
+@pytest.mark.parametrize("prompts", [MANY, [""] * (MOST_COMMAS + 2)], ids=["long", "many"])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("path", [COMPLETIONS, NATIVE])
+def test_of_more_prompts_than_are_counted_only_the_end_says_that_all_are_answered(
+    path: str, whole: bool, prompts: list[str]
+) -> None:
+    """An engine that had answered the first of them passed as one that had answered all."""
+    asked = call(path, **{"prompt" if path == COMPLETIONS else "text": prompts})
+    ends = [choice(0, "stop"), choice(1, "stop")]
+    if path == NATIVE:
+        end = {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}}}
+        ends = [sse.event({**end, "index": index}) for index in range(2)]
+
+    error = end_event_by_event(asked, [*ends, sse.DONE] if whole else ends)
+
+    assert error is None if whole else isinstance(error, EngineFailed)
+
+
+@pytest.mark.parametrize("text", ["x" * (MOST_PROMPTS_BYTES + 1), [7] * MOST_PROMPTS_BYTES])
+def test_one_prompt_is_one_however_long(text: Any) -> None:
+    assert end_event_by_event(call(COMPLETIONS, prompt=text), [choice(0, "stop")]) is None
 
 
 @pytest.mark.parametrize("prompt", [[7] * 9_000, [[7] * 9_000]])

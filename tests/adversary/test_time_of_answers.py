@@ -190,7 +190,9 @@ def test_the_largest_event_from_which_fields_are_taken(parts: tuple[bytes, bytes
 
 def relayed(events: bytes) -> None:
     answer = ScriptedAnswer(LEG, asyncio.Event())
-    relay = Relay(answer, StreamJournal(), "d0", rewrite=None, shows_ids=False, counts=False)
+    relay = Relay(
+        answer, StreamJournal(), "d0", call(CHAT), rewrite=None, shows_ids=False, counts=False
+    )
     relay.client = Result()
     relay.data(events)
 

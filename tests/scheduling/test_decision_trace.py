@@ -15,6 +15,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling import policy
 from pdgate.scheduling.decision_trace import (
+    CHOSEN_BEFORE,
     MOST_SHOWN,
     ONLY_ONE,
     DecisionTrace,
@@ -74,6 +75,19 @@ def test_the_only_one_needs_no_policy() -> None:
     scheduler.reserve(Role.DECODE, CALL).end()
 
     assert told == [DecisionTrace(Role.DECODE, "", "d0", [Weighed("d0", why=ONLY_ONE)], [])]
+
+
+def test_one_that_was_named_for_the_call_is_said_to_be() -> None:
+    """As an engine of both roles is that keeps what it was chosen to read."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    scheduler, told = telling(fleet(*both))
+
+    scheduler.reserve(Role.DECODE, CALL, reads=True, among=("b1",)).end()
+
+    assert told[0].considered == [Weighed("b1", why=CHOSEN_BEFORE)]
+    assert why_not(told[0]) == {
+        "b0": "the call is not split, and stays with those that were named for that"
+    }
 
 
 @pytest.mark.parametrize(

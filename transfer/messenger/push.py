@@ -75,6 +75,8 @@ class OutgoingPush:
         self._lock = lock
         self._ended = ended
         self._way: Sharded | None = None
+        self._cancelled = False
+        self._cancel_context: Callable[[], None] | None = None
 
     @property
     def began(self) -> bool:
@@ -106,7 +108,24 @@ class OutgoingPush:
         """Like `write`."""
         slot, asked = self.asked.slot, self.asked
         assert slot is not None
-        outbox.send(context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed)
+        cancel = outbox.send(
+            context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed
+        )
+        with self._lock:
+            self._cancel_context = cancel
+            cancelled = self._cancelled
+        if cancelled:
+            cancel()
+
+    def cancel(self) -> None:
+        """Gives up what is being written, when it was stopped. Without the lock."""
+        with self._lock:
+            self._cancelled = True
+            way, cancel_context = self._way, self._cancel_context
+        if way is not None:
+            way.cancel()
+        if cancel_context is not None:
+            cancel_context()
 
     def close(self) -> None:
         """When it is over."""

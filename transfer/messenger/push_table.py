@@ -3,6 +3,7 @@
     engine      expect -> computed, layer by layer -> kept         on the core's thread
     D           ask, sooner or later ------------> leave           on its connection's thread
     mover       a tile has ended                                   on a thread of its own
+    clock       what was dropped has had time to land              on a thread of the table's
     device      what was computed has happened (later.py)          on a thread of the table's
 
 A request is handed over by one push, or by one for each worker of D, which then takes the share
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 
-from pdgate.transfer.base import TransferError
+from pdgate.transfer.base import Transfer, TransferError
 from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
@@ -34,8 +35,13 @@ from pdgate.transfer.messenger.offers import Offers
 from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.push import OutgoingPush, PushRequest
 from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
+from pdgate.transfer.runtime.running import RunningTransfer, TransferDeadlines
 
 CLOSE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+"""For what is in flight when nothing more is to be written: its last bytes may be all that D misses. As long as
+a silent D has.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,7 @@ class PushTable:
         self._requests: dict[str, PushRequest] = {}
         self._pushes: dict[str, list[OutgoingPush]] = {}
         self._later = Later("pdgate-computed")
+        self._grace = TransferDeadlines()
         self._closed = False
 
     @property
@@ -172,7 +179,10 @@ class PushTable:
         return Kept.PUSHING if pushes else Kept.WAITS
 
     def drop(self, request_id: str, why: str) -> bool:
-        """Its pages shall go. True if they are still read from: the core hears when not."""
+        """Its pages shall go. True if they are still read from: the core hears when not.
+
+        What is in flight may land for GRACE_SECONDS: nobody needs the pages yet, or `break_off` comes.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is None:
@@ -187,9 +197,22 @@ class PushTable:
             request.lingering = lingering = not all(push.sending.over for push in pushes)
             if lingering:
                 self._counters.add(lingering=len(request.block_ids))
+        if lingering:
+            self._give_time(request_id, pushes)
         for push in pushes:
             self._look(push)
         return lingering
+
+    def break_off(self, request_id: str) -> None:
+        """The pages of what was dropped are needed now: the engine must not wait for a peer that does not read.
+
+        They are free at once where a write can be broken off.
+        """
+        with self._lock:
+            request = self._requests.get(request_id)
+            pushes = [] if request is None else self._joined(request)
+        for push in pushes:
+            push.cancel()
 
     def forget(self, request_id: str) -> bool:
         """It was read, or will not be. Whether the engine keeps its pages by what `kept` has told it."""
@@ -202,6 +225,10 @@ class PushTable:
         with self._lock:
             push.sending.stop(error)
         self._look(push)
+        # Who gives up waits for its own blocks. Of one that has hung up the last write may have landed, or its
+        # answer be on its way.
+        if error.why in (Why.SILENT, Why.CANCELLED) or not push.over.wait(GRACE_SECONDS):
+            push.cancel()
         push.over.wait()
 
     def close(self) -> None:
@@ -211,6 +238,7 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
         self._later.close()
+        self._grace.close()
         # What it still writes ends with it, so that the pushes below are over.
         for mover in self._movers:
             mover.close()
@@ -220,6 +248,19 @@ class PushTable:
             self._look(push)
             if not push.over.wait(CLOSE_SECONDS):
                 log.error("the push of %s does not end", push.asked.key)
+
+    def _give_time(self, request_id: str, pushes: Sequence[OutgoingPush]) -> None:
+        def late(_: Transfer | None = None) -> None:
+            for push in pushes:
+                push.cancel()
+
+        rest = RunningTransfer(f"what is in flight of {request_id}", moves_bytes=False)
+        rest.add_done_callback(late)
+        try:
+            self._grace.add(rest, GRACE_SECONDS)
+        except RuntimeError:
+            # There was no room for a thread, and without it they may stay for as long as D has asked.
+            late()
 
     def _computed(
         self, request: PushRequest, layer: int, block_ids: Sequence[int], tokens: int

@@ -61,6 +61,11 @@ class Sharded:
         for way, ranges in parts:
             way.write(ranges, asked.until, asked.immediate, ended)
 
+    def cancel(self) -> None:
+        """Gives up what it writes, as `Destination.cancel` does."""
+        for way in self._ways:
+            way.cancel()
+
     def close(self) -> None:
         """After the last `done`."""
         for way in self._ways:

@@ -5,7 +5,10 @@ Strangers cost little: they are few at a time, say little, and are gone soon.
 """
 
 import contextlib
+import errno
 import logging
+import os
+import select
 import socket
 import threading
 import time
@@ -24,6 +27,11 @@ HANDSHAKE_SECONDS: Final = 5.0
 """For all of it, however it is spread."""
 FAREWELL_SECONDS: Final = 1.0
 MAX_UNREAD_BYTES: Final = 1 << 20
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 600, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
+"""A host that is gone is missed after 20 minutes: seconds, seconds, times. Linux alone would take more than two hours
+(tcp(7): 7200, 75, 9). Not sooner: of a host that only cannot be reached, bytes that a library of transfers has sent may
+still land until its kernel gives them up, after about 15 minutes (tcp_retries2), in pages that others have by then.
+"""
 LOG_SECONDS: Final = 10.0
 """Between two lines about strangers."""
 
@@ -89,8 +97,8 @@ def dial(
 ) -> Channel:
     """Connected and proven within so many seconds; blocking without a limit afterwards.
 
-    `peer`: who has to answer, if that is known. `watch` gets the socket before the handshake, and
-    may shut it down from elsewhere. Raises OSError, of which Unproven.
+    `peer`: who has to answer, if that is known. `watch` gets the socket while it connects, one for each address
+    of the host that is tried, and may shut it down from elsewhere. Raises OSError, of which Unproven.
     """
     try:
         return _dialled(address, identity, purpose, seconds, peer, watch)
@@ -112,14 +120,12 @@ def _dialled(
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
     try:
-        sock = socket.create_connection(address, timeout=seconds)
+        sock = _connected(address, until, watch)
     # A host name that IDNA cannot encode; it may be whatever stood in a store.
     except UnicodeError as error:
         raise OSError(f"{host!r} is not a host: {error}") from None
     try:
-        if watch is not None:
-            watch(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
         try:
             session = _introduced(inner, Dialling(identity, purpose), until)
@@ -134,6 +140,54 @@ def _dialled(
         sock.close()
         raise
     return Channel(inner, session, sock)
+
+
+def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> socket.socket:
+    """As socket.create_connection does, which says nothing of its socket before it is connected. Raises OSError."""
+    failed = OSError(f"{address[0]!r} has no address")
+    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            status = sock.connect_ex(where)
+            # Only now: what is shut down before it begins to connect would connect all the same.
+            if watch is not None:
+                watch(sock)
+            if status == errno.EINPROGRESS:
+                status = _status(sock, until)
+            if status:
+                raise OSError(status, os.strerror(status))
+            sock.settimeout(max(0.001, until - time.monotonic()))
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed
+
+
+def _status(sock: socket.socket, until: float) -> int:
+    """What became of it. Raises TimeoutError."""
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError("timed out")
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _set_up(sock: socket.socket) -> None:
+    """Either end. A peer whose host is gone says nothing: who waits for its word, with nothing of
+    its own on the way, would wait for ever, and a load's blocks with it.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Door:
@@ -166,8 +220,6 @@ class Door:
         except OSError as error:
             self._refused(error)
             return
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             self._rooms[channel.purpose](channel)
         finally:
@@ -177,7 +229,7 @@ class Door:
     def _let_in(self, sock: socket.socket) -> Channel:
         """Raises OSError."""
         until = time.monotonic() + HANDSHAKE_SECONDS
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         tls = self._identity.tls
         inner = sock if tls is None else tls.around(sock, until, server=True)
         try:

@@ -3,7 +3,7 @@
 import select
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -55,9 +55,16 @@ def send_views(sock: socket.socket, views: Iterable[View]) -> None:
 
 def hung_up(sock: socket.socket) -> bool:
     """For a connection on which the peer has nothing to say: any event is its end."""
+    return bool(all_hung_up([sock]))
+
+
+def all_hung_up(socks: Sequence[socket.socket]) -> list[socket.socket]:
+    """Which of these connections have been, with one call for all of them."""
     watch = select.poll()
-    watch.register(sock, select.POLLIN | select.POLLRDHUP)
-    return bool(watch.poll(0))
+    for sock in socks:
+        watch.register(sock, select.POLLIN | select.POLLRDHUP)
+    ended = {found for found, _ in watch.poll(0)}
+    return [sock for sock in socks if sock.fileno() in ended]
 
 
 def gone(sock: socket.socket) -> bool:

@@ -8,7 +8,7 @@ from pdgate.engine.connector import Keep
 from pdgate.engine.vllm.orders import Drop, Evict, Hold
 from pdgate.engine.vllm.reports import NOTHING
 from tests.engine.vllm.worker_rig import BLOCKS, LEASE_SECONDS, Rig, asked, kept
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, wait_until
 
 
 def hold_and_reader(rig: Rig) -> None:
@@ -91,6 +91,7 @@ def test_blocks_that_a_peer_is_reading_wait_for_it(end: str, rig: Rig) -> None:
             rig.obey(kept())
     assert rig.results() is NOTHING
     assert rig.said("dropped") == [("p1",)]
+    assert rig.said("break off") == []
 
     rig.worker.release("p1")
 
@@ -102,7 +103,7 @@ def test_the_step_that_preempts_waits_for_the_reader(rig: Rig) -> None:
     hold_and_reader(rig)
     waited = threading.Thread(target=rig.worker.evict, args=([Evict("p1")],))
     waited.start()
-    assert rig.connector.dropping.wait(PATIENCE_SECONDS)
+    wait_until(lambda: rig.said("break off") == [("p1",)], "the end of what moves")
     assert waited.is_alive()
 
     rig.worker.release("p1")

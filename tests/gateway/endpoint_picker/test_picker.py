@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from pdgate.gateway.config.sections import HealthSection
-from pdgate.gateway.endpoint_picker import wire
+from pdgate.gateway.endpoint_picker import picking, wire
+from pdgate.gateway.endpoint_picker.picking import EndpointPicker
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
 from tests.support.ext_proc import (
@@ -276,6 +277,49 @@ async def test_calls_wait_for_room_and_those_beyond_the_line_get_429() -> None:
 
         await first.response_head(ends=True)
         assert destination(await waiting)
+
+
+async def test_a_call_whose_objective_gives_way_takes_no_place_from_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not from a less urgent one either, as it does not wait itself."""
+    made: list[EndpointPicker] = []
+
+    def make(*args: Any) -> EndpointPicker:
+        made.append(EndpointPicker(*args))
+        return made[-1]
+
+    monkeypatch.setattr(picking, "EndpointPicker", make)
+    limits = {"decode_concurrency": 1, "waiting": 1, "wait_seconds": 60.0}
+    async with picker_of(Engine(Role.PLAIN), admission=limits) as (gateway, picker):
+        made[0].priority_of = {"rest": -1}.get
+        first = picker.request()
+        await first.asks()
+        waiting = asyncio.create_task(picker.request().asks({"x-priority": "7"}))
+
+        async def waits() -> bool:
+            return (await gateway.metrics()).get(("pdgate_calls_waiting", "m")) == 1
+
+        await until(waits, "a call in the line")
+        choice = await picker.request().asks({"x-gateway-inference-objective": "rest"})
+        assert refusal(choice)[0] == 429
+        assert await waits()
+
+        await first.response_head(ends=True)
+        assert destination(await waiting)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "plain"])
+async def test_a_prompt_counts_as_read_in_time_though_its_whole_response_has_not_begun(
+    split: bool,
+) -> None:
+    """Calls wait until an engine has little to read, and nothing tells when it has read this one."""
+    engines = [Engine(Role.PREFILL), Engine(Role.DECODE)] if split else [Engine(Role.PLAIN)]
+    long = [{"role": "user", "content": "word " * 1_200}]
+    async with picker_of(*engines, targets={"ttft_seconds": 0.5}) as (_, picker):
+        asking = [picker.request() for _ in range(3)]
+        for one in asking:
+            assert destination(await one.asks(messages=long))
 
 
 async def test_a_key_is_asked_for_and_its_calls_are_counted() -> None:

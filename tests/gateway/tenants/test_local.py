@@ -1,7 +1,11 @@
 """Accounts of tenants on one host: what fits beneath limits, and what is given back."""
 
+import asyncio
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from pdgate.gateway.tenants.account import NOTHING, ReservedTokens, TokenShortag
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.saved import SavedAccounts
 from tests.support.clock import Clock
+from tests.support.waiting import until
 
 NOON = 20_000 * 86_400 + 43_200
 
@@ -195,6 +200,61 @@ def test_what_was_taken_survives_a_restart_with_a_state_folder(tmp_path: Path) -
 
     assert list(after.look("a", held_to).numbers[account.OF_ALL :]) == [40, 5, 20, 1, 40]
     assert refused(after, held_to, 1, 40).left == 40
+
+
+def test_what_is_saved_is_for_us_alone(tmp_path: Path) -> None:
+    """It names tenants, and what each has taken."""
+    before = os.umask(0)
+    try:
+        SavedAccounts(tmp_path, lambda: {"a": [0] * account.WORDS}, lambda: 1).close()
+    finally:
+        os.umask(before)
+
+    assert [one.name for one in tmp_path.iterdir()] == [saved.FILE]
+    assert (tmp_path / saved.FILE).stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_could_not_be_saved_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though nothing changes any more."""
+    folder = tmp_path / "state"
+    folder.write_text("in the way")
+    keeping = SavedAccounts(folder, lambda: {"a": [7] * account.WORDS}, lambda: 1, 0.01)
+    running = asyncio.create_task(keeping.run())
+    await until(lambda: "cannot be saved" in caplog.text, "a failure")
+
+    folder.unlink()
+
+    await until((folder / saved.FILE).exists, "the next try")
+    running.cancel()
+    assert saved.read(folder) == {"a": [7] * account.WORDS}
+
+
+async def test_what_is_saved_at_the_end_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a thread that was to save something older comes later."""
+    changes = 1
+    late: list[Callable[[], None]] = []
+
+    async def never(write: Callable[..., None], *said: Any) -> None:
+        late.append(partial(write, *said))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "to_thread", never)
+    keeping = SavedAccounts(
+        tmp_path, lambda: {"a": [changes] * account.WORDS}, lambda: changes, 0.01
+    )
+    running = asyncio.create_task(keeping.run())
+    await until(lambda: late, "a thread that has not begun")
+    running.cancel()
+    changes = 2
+    keeping.close()
+
+    late[0]()
+
+    assert saved.read(tmp_path) == {"a": [2] * account.WORDS}
 
 
 @pytest.mark.parametrize(

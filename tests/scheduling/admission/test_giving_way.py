@@ -5,7 +5,7 @@ import pytest
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, told
-from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.admission import Limits, Room
 from pdgate.scheduling.admission.giving_way import (
     RunningCall,
     may_give_way,
@@ -13,10 +13,11 @@ from pdgate.scheduling.admission.giving_way import (
     who_gives_way,
     would_be_late,
 )
-from pdgate.scheduling.admission.others import OtherProcesses
+from pdgate.scheduling.admission.others import NOTHING_SAID, OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.status import Status
 
@@ -60,6 +61,16 @@ def test_one_gives_way_for_each_place_that_is_missing() -> None:
     assert chosen(limits, some, begun=4) == some[:2]
     assert chosen(limits, some, others=OtherProcesses(begun=1)) == some[:2]
     assert chosen(limits, some, begun=2) == []
+
+
+def test_what_workers_have_by_other_models_takes_places_as_well() -> None:
+    decode = engine("d", Role.DECODE, calls=1)
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, 3, 300, 0, 3)
+    limits, some, asked = Limits(decode_concurrency=4, give_way=1), [low()], pairs([P], [decode])
+
+    assert not Room(limits).for_one_more(asked, 1, 0, NOTHING_SAID)
+    assert chosen(limits, some, eligible=asked, others=NOTHING_SAID) == some
 
 
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:

@@ -173,3 +173,14 @@ def test_who_has_become_late_among_the_longest_is_among_the_late() -> None:
     assert line.ahead() == 18
     line.leave(long)
     assert len(line) == 18
+
+
+def test_who_goes_last_is_found_out_anew_when_engines_have_less_to_read_than_they_said() -> None:
+    """For a moment all of them are late, as an engine seems to read something else for minutes."""
+    line = line_of(*(LinePlace(tokens=10, due=10.0) for _ in range(2)))
+    line.next(300.0, tokens_per_second=10.0)
+    long, short = LinePlace(tokens=100, due=5.0), LinePlace(tokens=10, due=5.0)
+    line.join(long)
+    line.join(short)
+
+    assert line.next(0.0, tokens_per_second=10.0) is short

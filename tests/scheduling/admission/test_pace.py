@@ -51,3 +51,15 @@ def test_tokens_begin_at_the_pace_of_late() -> None:
         pace.began(begun * 0.1, others_wait=True, tokens=50 if begun % 2 else 150)
 
     assert pace.tokens_per_second == pytest.approx(1000, rel=0.02)
+
+
+def test_a_pace_of_calls_without_tokens_is_none_of_tokens() -> None:
+    """As of sounds, whose prompts have none."""
+    pace = Pace()
+    for now in (10.0, 12.0):
+        pace.began(now, others_wait=True, tokens=0)
+    assert pace.tokens_per_second is None
+
+    pace.began(14.0, others_wait=True, tokens=100)
+
+    assert pace.tokens_per_second == pytest.approx(25, rel=0.02)

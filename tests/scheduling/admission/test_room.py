@@ -1,6 +1,7 @@
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -233,6 +234,25 @@ def test_an_engine_that_is_slow_to_begin_with_any_prompt_has_several() -> None:
     assert not room.for_one_more(eligible, begun=0, beginning=0)
 
 
+def test_one_that_seems_slow_to_begin_has_no_more_room_than_its_kind() -> None:
+    """It has had long prompts only, by which a line begins anywhere: calls let in for its room would flood the others."""
+    eligible = pairs([0, 0, 0], [None])
+    one, *others = eligible.up[Role.PREFILL]
+    for tokens in (20_000, 60_000, 100_000) * 5:
+        one.latency.has_read(tokens, 0, 10 + tokens / 1_000_000, None)
+    family = one.latency.family
+    for other in others:
+        other.latency.belongs_to(family)
+        for tokens in (100, 1000, 10_000):
+            other.latency.has_read(tokens, 0, 0.01 + tokens / 10_000, None)
+    assert (one.latency.prefill_seconds(0, 0.0) or 0.0) > 5
+    room = Room(Limits(prefill_seconds=1))
+
+    for engine in eligible.up[Role.PREFILL]:
+        engine.unread_tokens = 20_000
+    assert not room.for_one_more(eligible, begun=3, beginning=0)
+
+
 def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() -> None:
     eligible = pairs([0], [None])
     (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
@@ -244,3 +264,113 @@ def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() 
     assert Room(Limits(prefill_seconds=1, step_seconds=0.03)).for_one_more(
         eligible, begun=0, beginning=0
     )
+
+
+def stepping(decode: Endpoint) -> None:
+    """It takes 10 ms, and half a millisecond for each answer of 1,000 tokens."""
+    for batch in (1, 20, 40) * 40:
+        decode.latency.has_stepped(100, 0, 100 * (0.01 + 0.0005 * batch), batch, 1000 * batch)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["batch", "staged"])
+def test_those_that_are_on_their_way_to_decode_count_in_its_steps(staged: bool) -> None:
+    """In staged mode all that prefill has are; else they are in decode's account already."""
+    eligible = pairs([0], [None])
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    stepping(decode)
+    decode.calls, decode.tokens = 10, 10_000
+    room = Room(Limits(step_seconds=0.02), staged)
+
+    assert room.for_one_more(eligible, begun=10, beginning=5)
+    assert not room.for_one_more(eligible, begun=40, beginning=30)
+    prefill.calls = 30
+    assert room.for_one_more(eligible, begun=40, beginning=0) is not staged
+
+
+def test_an_engine_that_is_on_its_way_back_makes_no_room_at_the_others() -> None:
+    eligible = pairs([0, 0], [None])
+    busy, back = eligible.up[Role.PREFILL]
+    busy.unread_tokens = 50_000
+    room = Room(Limits(prefill_seconds=1.0))
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+
+    back.returned = 1.0
+    assert not room.for_one_more(replace(eligible, careful=True), begun=1, beginning=0)
+
+    alone = replace(eligible, careful=True, up={**eligible.up, Role.PREFILL: [back]})
+    assert room.for_one_more(alone, begun=1, beginning=0)
+
+
+def test_lines_of_other_workers_have_their_turns_at_an_engine() -> None:
+    """With room at one engine it is whose last turn was longest ago; with room at two of them both have it."""
+    eligible = pairs([0, 0], [None])
+    first, second = eligible.up[Role.PREFILL]
+    first.unread_tokens = second.unread_tokens = 50_000
+    room = Room(Limits(prefill_seconds=1.0))
+    theirs = OtherProcesses(lines=1, since=100)
+
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=50)
+    second.unread_tokens = 0
+    assert room.for_one_more(eligible, 0, 0, theirs, since=50)
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=200)
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=None)
+    first.unread_tokens = 0
+    assert room.for_one_more(eligible, 0, 0, theirs, since=200)
+
+
+def test_a_replica_has_its_part_whatever_the_others_have() -> None:
+    eligible = pairs([0], [None])
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    stepping(decode)
+    prefill.unread_tokens, decode.calls, decode.tokens = 4_000, 5, 5_000
+    for engine, theirs in (prefill, (1, 20_000, 20_000, 0)), (decode, (30, 30_000, 0, 30)):
+        shared = SharedEndpoint.of(engine)
+        shared.take_in(engine, shared.far, *theirs)
+        shared.far.count = 1
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.02))
+
+    assert room.for_one_more(eligible, begun=5, beginning=0)
+    prefill.unread_tokens += 2_000
+    assert not room.for_one_more(eligible, begun=5, beginning=0)
+    prefill.unread_tokens -= 2_000
+    decode.calls, decode.tokens = decode.calls + 6, decode.tokens + 6_000
+    assert not room.for_one_more(eligible, begun=11, beginning=0)
+
+
+def test_many_engines_of_two_models_are_all_looked_at() -> None:
+    """Each model has looks of its own: with one for both, each would see every other part for ever."""
+    room = Room(Limits(prefill_seconds=1.0))
+    models = [replace(pairs([0] * 128, [None]), model=name) for name in ("a", "b")]
+    for eligible in models:
+        for number, engine in enumerate(eligible.up[Role.PREFILL]):
+            engine.unread_tokens = 20_000 if number < 64 else 0
+
+    looks = [[room.for_one_more(eligible, 0, 0) for eligible in models] for _ in range(2)]
+
+    assert looks == [[False, False], [True, True]]
+
+
+def test_where_decode_stands_in_for_prefill_it_has_room_to_read() -> None:
+    """Without a decode engine either there is nothing to wait for."""
+    eligible = replace(pairs([0], [None]), disaggregated=False)
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    room = Room(Limits(prefill_seconds=1.0))
+    prefill.unread_tokens = 50_000
+
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+    decode.unread_tokens = 50_000
+    assert not room.for_one_more(eligible, begun=0, beginning=0)
+    eligible.up[Role.DECODE] = []
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+
+
+def test_decode_s_places_are_also_those_that_workers_have_by_other_models() -> None:
+    eligible = pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, 1, 100, 0, 1)
+
+    room, nothing_of_this = Room(Limits(decode_concurrency=2)), OtherProcesses()
+
+    assert room.for_one_more(eligible, 0, 0, nothing_of_this)
+    assert not room.for_one_more(eligible, 1, 0, nothing_of_this)

@@ -1,5 +1,7 @@
 """Auto takes the way that keeps callers waiting for less, as far as it has seen."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -56,6 +58,10 @@ class Engines:
                 prefill_rate=learnt(0.0, local), loading_rate=learnt(loading, 0.0)
             ),
         )
+
+    def reading(self, tokens: int) -> Endpoint:
+        """P, as it is with so much to read."""
+        return Endpoint(P0, calls=1, unread_tokens=tokens, latency=self.p.latency)
 
     def decide(self, rule: Auto, tokens: int, *, stream: bool = True) -> Decision:
         """As the scheduler asks: the call waits at P already."""
@@ -163,6 +169,23 @@ def test_the_decode_engine_that_is_soonest_counts() -> None:
     assert decided.local_seconds == pytest.approx(0.01, rel=0.2)
 
 
+def test_an_engine_of_both_roles_may_keep_what_it_would_read_for_others() -> None:
+    """It has half of the prompt cached, which is in its account, as the call is."""
+    engines = Engines()
+    engines.p = Endpoint(replace(P0, role=Role.BOTH), latency=engines.p.latency, calls=1)
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 500
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d])
+
+    assert (decision.taken, decision.among) == (Taken.LOCAL, (P0.id,))
+    assert decision.local_seconds == pytest.approx(0.5, rel=0.02)
+    # Others that it answers lose what the prompt takes, and it is split.
+    engines.p.latency.step_time = paced(0.001)
+    engines.p.calls, engines.p.answering = 9, 8
+    assert auto().decide(call_of(1000), engines.p, [engines.d]).taken is Taken.SPLIT
+
+
 def test_what_was_expected_is_told() -> None:
     decided = Engines().decide(auto(), 1000)
 
@@ -218,6 +241,29 @@ def test_the_way_not_taken_is_measured_now_and_then() -> None:
     assert len(looks) == 3
     assert {one.taken for one in looks} == {Taken.LOCAL}
     assert {one.taken for one in decided if one.reason == SOONER} == {Taken.SPLIT}
+
+
+@pytest.mark.parametrize("tokens", [20, 500])
+def test_to_ask_what_would_be_decided_takes_no_look_and_brings_none_nearer(tokens: int) -> None:
+    """Who asks for it is not the call that would look."""
+    engines, rule = Engines(), auto()
+
+    asked, decided = [], []
+    for _ in range(3 * LOOK_EVERY):
+        asked.append(rule.would_split(call_of(tokens), engines.reading(tokens), [engines.d]))
+        decided.append(engines.decide(rule, tokens))
+
+    assert asked == [tokens == 500] * len(asked)
+    assert [n + 1 for n, one in enumerate(decided) if one.reason == MEASURING] == [50, 100, 150]
+
+
+def test_what_would_be_decided_is_what_is_while_the_ways_are_not_known() -> None:
+    p, d = Endpoint(P0, calls=1), Endpoint(D0)
+    assert auto().would_split(call_of(500), p, [d])
+
+    p.latency.prefill_rate, d.latency.loading_rate = learnt(0.0, 0.001), learnt(0.1, 0.0)
+
+    assert not auto().would_split(call_of(500), p, [d])
 
 
 def test_a_prefill_that_was_slow_once_is_found_to_be_well_again() -> None:

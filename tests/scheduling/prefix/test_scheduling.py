@@ -1,6 +1,7 @@
 """The scheduler tells the index what goes where, and what becomes of it."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +10,15 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Always, SplitRule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import (
+    Always,
+    Decision,
+    SplitRule,
+    Taken,
+    UncachedTokensAbove,
+)
+from pdgate.scheduling.disaggregation.decision import LONG_PROMPT
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
@@ -174,6 +183,32 @@ def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
     assert engines.index.read_tokens == 0
 
 
+def test_what_prefill_is_presumed_to_have_is_taken_back_when_its_call_fails() -> None:
+    engines = Engines()
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        prefill.presume_end()
+        assert engines.at("p0").calls == 0
+        assert engines.known() == {"p0": 8}
+        prefill.withdraw()
+
+    assert engines.known() == {}
+    prefill.presume_end()
+
+
+def test_a_call_that_is_over_is_kept_by_no_one_who_knows_its_reservation() -> None:
+    """Its body may be megabytes, and the time for which its prompt would count as unread minutes."""
+    engines, call = Engines(), call_of()
+    before = sys.getrefcount(call)
+
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        assert sys.getrefcount(call) > before
+    presumed = prefill.presume_end
+
+    assert sys.getrefcount(call) == before
+    presumed()
+
+
 def gone(engines: Engines) -> None:
     engines.endpoints.remove("p0")
 
@@ -203,6 +238,47 @@ def test_an_engine_that_only_did_not_answer_in_time_has_it_still() -> None:
     engines.endpoints.mark_silent("p0")
 
     assert engines.known() == {"p0": 8}
+
+
+class Unread(SplitRule):
+    """Splits what prefill has to read a token of, and notes how much that is."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def decide(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+    ) -> Decision:
+        self.seen.append((prefill.unread_tokens, prefill.own_unread_squares))
+        return Decision(Taken.SPLIT if prefill.unread_tokens else Taken.LOCAL, LONG_PROMPT)
+
+
+class UnreadBeside(Unread):
+    reads_cached = True
+
+
+@pytest.mark.parametrize("kind", [Unread, UnreadBeside])
+@pytest.mark.parametrize("records", [(P0, P1, D0), (P0, D0)], ids=["several", "one"])
+def test_whether_a_call_stays_is_asked_as_it_is_decided_of_what_prefill_has_cached(
+    kind: type[Unread], records: Sequence[Instance]
+) -> None:
+    """Else the gate would let in past prefill's line what is split then, or keep what is not."""
+    rule = kind()
+    engines = Engines(rule, records, RoundRobin())
+    engines.send(call_of(BLOCKS[:6]))
+
+    stays = engines.scheduler.stays(call_of(), engines.at("p0"))
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        decision = engines.scheduler.decide(call_of(), prefill.instance)
+
+    assert stays is (decision.taken is not Taken.SPLIT)
+    assert rule.seen[0] == rule.seen[1]
+    known = kind.reads_cached or len(records) > 2
+    assert rule.seen[0][0] == (2 if known else 8) * TOKENS
 
 
 def test_no_engine_is_believed_to_hold_more_than_it_says() -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -11,11 +12,14 @@ import pytest
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer import descriptors
-from pdgate.transfer.messenger import messages, service
+from pdgate.transfer.messenger import messages, push_table, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.push import PushRequest
 from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.jobs import TransferPlan
+from pdgate.transfer.runtime.moving import MoveOrder, Moving
+from pdgate.transfer.runtime.running import RunningTransfer, TransferDeadlines
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel
@@ -64,6 +68,41 @@ def answer(core: FakeCore, *said: messages.Message) -> messages.Message | None:
         for message in said:
             messages.send(sock, message)
         return messages.receive(sock)
+
+
+@dataclass
+class HeldBack:
+    """An engine's transfers.
+
+    Attributes:
+        begun: One of them is under way.
+        go_on: They move; so they do where one is given up, which then does not.
+    """
+
+    begun: threading.Semaphore
+    go_on: threading.Event
+
+
+def hold_back(core: FakeCore) -> HeldBack:
+    backend = core.backend
+    assert isinstance(backend, Moving)
+    plan = backend.plan
+    held = HeldBack(threading.Semaphore(0), threading.Event())
+
+    def plan_to_wait(order: MoveOrder) -> TransferPlan:
+        planned = plan(order)
+
+        def work(transfer: RunningTransfer) -> None:
+            transfer.on_interrupt(held.go_on.set)
+            held.begun.release()
+            assert held.go_on.wait(SECONDS)
+            transfer.on_interrupt(None)
+            planned.work(transfer)
+
+        return TransferPlan(work)
+
+    backend.plan = plan_to_wait  # type: ignore[method-assign]
+    return held
 
 
 def untouched(core: FakeCore) -> bool:
@@ -116,6 +155,35 @@ def test_what_cannot_be_right_is_refused_by_name(
     assert isinstance(refused, messages.RefusedMessage)
     assert refused.why == why
     assert untouched(decode)
+    assert isinstance(answer(prefill, push(decode)), messages.Writing)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"address": {"more": "x" * 150_000}}, id="more than a packet to the mover"),
+        pytest.param({"address": {"more": "x" * 400_000}}, id="more than its socket takes"),
+        pytest.param({"address": {"more": "\N{EURO SIGN}" * 2000}}, id="long in UTF-8"),
+        pytest.param({"address": {"x" * 5000: 1}}, id="long name"),
+        pytest.param({"address": dict.fromkeys(map(str, range(1000)), 1)}, id="many fields"),
+        pytest.param({"address": {"more": {"more": {}}}}, id="nested"),
+        pytest.param({"address": {"more": [1] * 5000}}, id="list"),
+        pytest.param({"address": {"port": 2**64 - 1}}, id="large number"),
+        pytest.param({"length": 2**64 - 1}, id="large length"),
+        pytest.param({"epoch": "0" * 150_000}, id="long epoch"),
+    ],
+)
+def test_a_descriptor_that_is_not_short_plain_data_is_refused(
+    prefill: FakeCore, decode: FakeCore, wrong: dict[str, Any]
+) -> None:
+    """It ended the mover, and with it the pushes of others."""
+    right = descriptors.as_data(decode.regions[0].descriptor)
+    address = {**right["address"], **wrong.get("address", {})}
+
+    refused = answer(prefill, push(decode, descriptors=[{**right, **wrong, "address": address}]))
+
+    assert isinstance(refused, messages.RefusedMessage)
+    assert refused.why == Why.BROKEN
     assert isinstance(answer(prefill, push(decode)), messages.Writing)
 
 
@@ -264,6 +332,96 @@ def test_a_lease_that_ends_before_the_push_is_a_named_error(
 
     assert error_of(decode).startswith("expired: the lease of 30 s is over")
     assert untouched(decode)
+
+
+def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode: FakeCore) -> None:
+    """Nobody needs the pages yet, and decode, which has asked in time, needs them."""
+    held = hold_back(prefill)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.connector.dropped("p1", "its lease ended")
+    assert prefill.connector.counters.lingering == len(P_BLOCKS)
+    held.go_on.set()
+
+    assert decode.result() is None
+    assert decode.holds(D_BLOCKS, seed=1)
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert prefill.connector.counters.lingering == 0
+
+
+def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
+    prefill: FakeCore, decode: FakeCore
+) -> None:
+    held = hold_back(prefill)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+    assert prefill.connector.dropped("p1", "preempted")
+
+    prefill.connector.break_off("p1")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert error_of(decode).startswith("expired: preempted")
+    assert untouched(decode)
+
+
+def test_what_is_in_flight_when_a_lease_ends_has_to_land_in_time(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode engine that says that it lives, and takes nothing, would keep prefill's pages."""
+    monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
+    held = hold_back(prefill)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.connector.dropped("p1", "its lease ended")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert error_of(decode).startswith("expired: its lease ended")
+
+
+def test_where_no_thread_can_wait_for_it_it_is_broken_off_at_once(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = hold_back(prefill)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransferDeadlines, "add", no_thread)
+        assert prefill.connector.dropped("p1", "its lease ended")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_what_decode_gives_up_is_broken_off(prefill: FakeCore, decode: FakeCore) -> None:
+    """Behind writes to a hung engine it would keep the pages of this one, too."""
+    held = hold_back(prefill)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    decode.connector.cancel("d1")
+
+    assert error_of(decode) == "cancelled"
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert decode.given_up.empty()
+
+
+def test_what_is_written_for_one_that_has_hung_up_has_to_land_in_time(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had said how long it waits, which may be an hour."""
+    monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
+    held = hold_back(prefill)
+    with dial(prefill) as sock:
+        messages.send(sock, push(decode))
+        assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
 
 
 def test_what_decode_has_already_is_not_written(prefill: FakeCore, decode: FakeCore) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, fitting
 from pdgate.transfer.plan.layout import KvLayout, Rank
-from pdgate.transfer.plan.links import links_from, spread
+from pdgate.transfer.plan.links import links_to, spread
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
 from tests.transfer.plan.writing import expected, writes
 
@@ -20,8 +20,8 @@ def sent(
     """What all source ranks together write, by destination."""
     return Counter(
         link.destination
-        for at in source.ranks(0)
-        for link in links_from(source, at, destination, 0, spread(key))
+        for to in destination.ranks(0)
+        for link in links_to(source, 0, destination, to, spread(key))
         for _ in writes(link, tokens, rhythm)
     )
 
