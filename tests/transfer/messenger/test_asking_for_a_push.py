@@ -76,27 +76,45 @@ class HeldBack:
 
     Attributes:
         begun: One of them is under way.
-        go_on: They move; so they do where one is given up, which then does not.
     """
 
     begun: threading.Semaphore
-    go_on: threading.Event
+    _changed: threading.Condition
+    _moving: bool = False
+
+    def go_on(self) -> None:
+        """All of them move."""
+        with self._changed:
+            self._moving = True
+            self._changed.notify_all()
+
+    def hold(self, transfer: RunningTransfer) -> None:
+        """Until it may move. Raises TransferInterrupted: it is given up, and the others are held still."""
+        given_up = threading.Event()
+
+        def give_up() -> None:
+            with self._changed:
+                given_up.set()
+                self._changed.notify_all()
+
+        transfer.on_interrupt(give_up)
+        self.begun.release()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._moving or given_up.is_set(), SECONDS)
+        transfer.on_interrupt(None)
 
 
 def hold_back(core: FakeCore) -> HeldBack:
     backend = core.backend
     assert isinstance(backend, Moving)
     plan = backend.plan
-    held = HeldBack(threading.Semaphore(0), threading.Event())
+    held = HeldBack(threading.Semaphore(0), threading.Condition())
 
     def plan_to_wait(order: MoveOrder) -> TransferPlan:
         planned = plan(order)
 
         def work(transfer: RunningTransfer) -> None:
-            transfer.on_interrupt(held.go_on.set)
-            held.begun.release()
-            assert held.go_on.wait(SECONDS)
-            transfer.on_interrupt(None)
+            held.hold(transfer)
             planned.work(transfer)
 
         return TransferPlan(work)
@@ -342,7 +360,7 @@ def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode
 
     assert prefill.connector.dropped("p1", "its lease ended")
     assert prefill.connector.counters.lingering == len(P_BLOCKS)
-    held.go_on.set()
+    held.go_on()
 
     assert decode.result() is None
     assert decode.holds(D_BLOCKS, seed=1)
