@@ -319,7 +319,7 @@ class Attempt:
         answering: The same of the engine whose answer is the client's, where it was chosen before.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: The KV that prefill keeps for decode; None where none is kept.
-        keeps: Prefill may keep KV until it is told that it need not.
+        keeps: Prefill may keep KV until the gateway releases it.
     """
 
     __slots__ = (
@@ -403,7 +403,7 @@ class Attempt:
                     self._release(error, taken)
 
     def _release(self, error: BaseException | None, taken: bool) -> None:
-        """Prefill is told that it need not keep the KV, unless decode has done that.
+        """Release the KV at prefill, unless decode has done that.
 
         `taken`: decode has begun to answer.
         """

@@ -260,7 +260,7 @@ class KvReadBack:
         return same
 
     def _drop(self, key: bytes) -> bool:
-        """Whether it was there, for any worker, and nobody else has taken it."""
+        """Whether it was there, for any worker, and no other call has taken it."""
         kept = self.turns.pop(key, None)
         if kept is not None:
             self.held_bytes -= len(kept.said)

@@ -64,7 +64,7 @@ class Service:
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
-        holds: Keeps calls waiting while operators change their engines; None where nobody can.
+        holds: Keeps calls waiting while operators change their engines; None where they cannot.
         tenants: Holds keys to their limits of tokens; None where no keys are asked for.
         shares: Of models whose calls others serve; None where there are none.
     """
@@ -199,7 +199,7 @@ class Service:
                 wrong = errors.known(caught)
             if wrong is not None:
                 if self.holds is not None:
-                    # Nothing of it runs any more: who is told why is not to be ended once more.
+                    # Nothing of it runs any more: a call that has its error is not to be ended once more.
                     self.holds.over(record)
                 await self._fail(wrong, record, client)
         finally:

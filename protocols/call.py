@@ -115,5 +115,5 @@ class Call(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, attempt_id=attempt_id)
 
     def begun(self, waited_seconds: float) -> "Call":
-        """The same, with what is left of its time to whoever chooses an engine."""
+        """The same call, for a policy: it has waited so long, and has the rest of its time."""
         return msgspec.structs.replace(self, waited_seconds=waited_seconds)

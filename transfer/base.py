@@ -162,7 +162,7 @@ class Region(ABC):
         """Lets this peer do so with this part, for so long, and count these immediates.
 
         A backend whose bytes are moved by hardware, by the kernel or by a library grants the whole
-        region, and only by not saying where it is to anybody else.
+        region, and only by not saying where it is to other peers.
         """
         return _Whole(self.descriptor)
 

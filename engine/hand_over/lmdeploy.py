@@ -26,7 +26,7 @@ from pdgate.transfer.messenger.source import FirstTokenSource, Source
 
 MOST_SESSION: Final = 2**63 - 1
 MOST_PEERS: Final = 1024
-"""Each takes what it was told of; the oldest is forgotten first."""
+"""An engine keeps as many; the oldest is forgotten first."""
 
 Peer = tuple[str, int, str]
 """Host and port of its KV side, and the name of its life."""

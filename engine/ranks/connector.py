@@ -138,7 +138,7 @@ class RanksConnector(Connector):
             return bool(kept.holding)
 
     def break_off(self, request_id: str) -> None:
-        # Of ranks that have ended nobody reads.
+        # Ranks that have ended read nothing.
         with contextlib.suppress(RankLost):
             self._crew.post("break_off", request_id)
 

@@ -53,7 +53,7 @@ LATE = "late"
 
 
 def nothing_cached(call: Call) -> Mapping[str, int]:
-    """Where nobody knows."""
+    """Where no index knows what is cached."""
     return NOTHING
 
 
@@ -144,7 +144,7 @@ class Gate:
             eligible = self._eligible_sets.get(name) or self._endpoints.eligible(name)
         except GatewayError:
             # No engine serves it, which the scheduler says. A name that none knows is
-            # not remembered: anybody could make up many.
+            # not remembered: clients could make up many.
             return self._let_in(self.models.get(name or "", self._strangers))
         model = self.models.get(name or "")
         if model is None:
@@ -163,7 +163,7 @@ class Gate:
         return self._turn(name or "", eligible, model, place)
 
     def would_begin(self, name: str | None, place: LinePlace) -> bool:
-        """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; nobody leaves the line for it."""
+        """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; no call leaves the line for it."""
         eligible = self.eligible(name)
         if eligible is None:
             return True
@@ -191,7 +191,7 @@ class Gate:
         if not self.line_length:
             return
         waiting = [each for each in self.models.items() if each[1].waiters or each[1].paused]
-        # Nobody leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
+        # No call leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
         full: set[CallsThere] = set()
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
         while waiting:
@@ -246,7 +246,7 @@ class Gate:
         """Whether it need not wait. Raise Overloaded if it would be late wherever it goes."""
         longest, tokens, call = self.limits.ttft_seconds, place.tokens, place.call
         late = 0.0 if longest is None else _seconds_late(eligible, tokens, longest)
-        # Whoever waits for these engines, by whatever model.
+        # Calls that wait for these engines, by whatever model.
         alone = model.there.waiting == len(model.paused)
         is_first = alone and (not model.paused or self._overtakes(place, model))
         if not late and is_first and self._room_for(eligible, model):
@@ -440,7 +440,7 @@ class Gate:
             self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
 
     def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
-        """For a newcomer, if somebody has to. Raise Overloaded if there is no place for it."""
+        """The call that leaves a full line to a newcomer; None while it is not full. Raise Overloaded if the newcomer has no place."""
         expected = model.pace.wait(model.line.ahead(), monotonic())
         longest = self.limits.wait_seconds
         if expected is not None and expected > longest and not self._gives_way_to(place):

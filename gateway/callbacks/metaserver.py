@@ -123,7 +123,7 @@ class Metaserver:
             self._coming_bytes -= length
 
     async def _said(self, read: Read, body: bytes) -> MessageResult:
-        # Parsed all at once, those of a flood would hold everybody up.
+        # Parsed all at once, those of a flood would hold all calls up.
         async with self._turns:
             await asyncio.sleep(0)
             try:

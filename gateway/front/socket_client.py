@@ -230,7 +230,7 @@ class SocketClient:
         self._out_of_memory()
 
     def shutdown(self) -> None:
-        """The server ends. What the drain has left open is told so, and what has not begun is cut."""
+        """The server ends. Clients that the drain has left open get the reason, and what has not begun is cut."""
         if self._accepted:
             realtime = self._front.realtime
             assert realtime is not None

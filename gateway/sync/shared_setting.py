@@ -149,7 +149,7 @@ class SharedStatus:
         self._setting = setting
 
     def as_json(self) -> dict[str, str]:
-        """State without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for strangers, too, and reasons name addresses."""
         return {"state": self.state}
 
     @property

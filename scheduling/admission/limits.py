@@ -20,7 +20,7 @@ READ_AHEAD: Final = 0.2
 """Of the target for a first token, what each prefill engine may have to read where calls wait and nothing is said of it."""
 
 WITHOUT_END: Final = 1e9
-"""Seconds, and calls: nobody is turned away for a target alone."""
+"""Seconds, and calls: no call is turned away for a target alone."""
 
 
 @dataclass(frozen=True, slots=True)

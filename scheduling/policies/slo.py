@@ -15,7 +15,7 @@ that is in time, calls that all begin alike would queue at one engine of an idle
 
 What a call has waited in the gateway (Call.waited_seconds) is off its time. If it is late then, it goes where it
 is soonest: in the gateway's line calls that can be in time have gone before it already (admission/line.py), so
-there is nobody to be protected from it, and the engines where late calls wait are not to be.
+there is no call to be protected from it, and the engines where late calls wait are not to be.
 
 A call that will be late is late by choice here, and never refused: that is for admission
 (scheduling/admission). `passed_over` says how many there were.

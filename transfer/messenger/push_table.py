@@ -162,7 +162,7 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            # Also where it has happened: until its tokens are said, below, whoever looks has nothing to compare.
+            # Also where it has happened: until its tokens are said, below, a look has nothing to compare.
             request.pending = True
             pushes = self._pushes_of(request)
         if after is None:
@@ -181,7 +181,7 @@ class PushTable:
     def drop(self, request_id: str, why: str) -> bool:
         """Its pages shall go. True if they are still read from: the core hears when not.
 
-        What is in flight may land for GRACE_SECONDS: nobody needs the pages yet, or `break_off` comes.
+        What is in flight may land for GRACE_SECONDS: the engine does not need the pages yet, or `break_off` comes.
         """
         with self._lock:
             request = self._requests.get(request_id)
@@ -427,7 +427,7 @@ class PushTable:
         if error is None:
             self._offers.forget(request.id)
         else:
-            # It may have been kept since the push was over, and then it was offered: to nobody now.
+            # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
         if offered or request.lingering or (request.kept and not request.dropped):
             self._core.release(request.id)
