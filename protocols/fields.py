@@ -61,6 +61,9 @@ def parse_object(data: bytes) -> dict[str, Raw]:
         return _object.decode(data)
     except UnicodeDecodeError as error:
         return _lenient(data, error)
+    except many_fields.TooManyContainers:
+        most = many_fields.MOST_CONTAINERS
+        raise BadRequest(f"the request body has more than {most} lists and objects") from None
     except many_fields.TooManyFields:
         most = many_fields.MOST_FIELDS
         raise BadRequest(f"the request body has more than {most} fields") from None
