@@ -9,7 +9,7 @@ the engine removes it, the index hears of it here.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,7 +56,7 @@ class EventTranslation:
         self._index = index
         self._caches: dict[str, dict[int, CachedByTier]] = {}
         self._sizes: dict[int, None] = {}
-        self._adapters: frozenset[str] = frozenset()
+        self._adapters: set[str] = set()
         self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
 
     def cached(self, instance_id: str, rank: int) -> CachedByTier:
@@ -93,6 +93,12 @@ class EventTranslation:
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
 
+    def know_adapters(self, names: Iterable[str]) -> None:
+        """Models that engines call adapters of others, and whose blocks they keep apart by these names."""
+        for name in names:
+            if name not in self._adapters:
+                self._new_adapter(name)
+
     def learn(self, prompt: IndexedPrompt) -> None:
         """The tokens of a prompt are known."""
         if not self._sizes:
@@ -106,7 +112,7 @@ class EventTranslation:
             except OverflowError:
                 # Token ids as a client sent them: the engine will tell it what is wrong.
                 return
-            tied = self.links.tie(prompt.blocks, prompt.ends, found, size)
+            tied = self.links.tie(prompt.blocks, prompt.ends, found, size, prompt.model)
             for instance_id, caches in self._caches.items():
                 self._believe(instance_id, caches, tied)
 
@@ -162,8 +168,14 @@ class EventTranslation:
             self.learn(prompt)
 
     def _new_adapter(self, name: str) -> None:
-        if len(self._adapters) < MOST_ADAPTERS:
-            self._adapters |= {name}
+        if len(self._adapters) >= MOST_ADAPTERS:
+            return
+        self._adapters.add(name)
+        # Prompts that were tied as if it were a model were credited with what engines have of the one that it changes.
+        for blocks in self.links.drop(name):
+            for instance_id, caches in self._caches.items():
+                for tier in ("", *tiers_of(caches.values())):
+                    self._index.lost(instance_id, blocks, 0, tier=tier)
 
 
 def _anywhere(key: int, caches: dict[int, CachedByTier], tiers: Sequence[str]) -> bool:
