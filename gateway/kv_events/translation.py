@@ -137,28 +137,46 @@ class EventTranslation:
         cached = publisher.at(tier)
         if event.lora_name is not None and event.lora_name not in self._adapters:
             self._new_adapter(event.lora_name)
+        there = cached.stored(event)
+        self._reached(instance_id, there, tier)
+        if not tier:
+            caches = self._caches[instance_id]
+            for beyond in tiers_of(caches.values()):
+                # What a tier has kept behind blocks that were gone can be read again.
+                kept = [
+                    key for key in there if any(key in one.at(beyond) for one in caches.values())
+                ]
+                self._reached(instance_id, kept, beyond)
+        size = cached.block_tokens
+        if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
+            self._new_size(size)
+
+    def _reached(self, instance_id: str, keys: Sequence[int], tier: str) -> None:
+        """These blocks are there, in this order."""
         at = self.links.at
-        # Prompt -> its first and its last part that the event is about.
+        # Prompt -> its first and its last part that ends in them.
         spans: dict[int, tuple[PromptPart, PromptPart]] = {}
-        for key in cached.stored(event):
+        for key in keys:
             for part in at(key):
                 prompt = id(part.blocks)
                 spans[prompt] = (spans.get(prompt, (part,))[0], part)
         for first, last in spans.values():
             self._index.stored(instance_id, last.before, first.first, tier=tier)
-        size = cached.block_tokens
-        if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
-            self._new_size(size)
 
     def _removed(self, instance_id: str, publisher: CachedByTier, event: Removed) -> None:
         caches = self._caches[instance_id]
         tier = tier_of(event.medium)
+        # In a tier counts what lies behind blocks of the pages, too: it ends where neither has a block.
+        ends = (tier,) if tier else ("", *tiers_of(caches.values()))
         at = self.links.at
         for key in publisher.at(tier).removed(event):
             parts = at(key)
-            if parts and not any(key in one.at(tier) for one in caches.values()):
-                for part in parts:
-                    self._index.lost(instance_id, part.blocks, part.first, tier=tier)
+            if not parts:
+                continue
+            for end in ends:
+                if not _anywhere(key, caches, (end,)):
+                    for part in parts:
+                        self._index.lost(instance_id, part.blocks, part.first, tier=end)
 
     def _new_size(self, size: int) -> None:
         self._sizes[size] = None

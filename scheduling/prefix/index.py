@@ -333,7 +333,7 @@ class PrefixIndex:
             tree.learn(instance_id, blocks)
 
     def lost(self, instance_id: str, blocks: Sequence[int], kept: int, tier: str = "") -> None:
-        """The engine says that of this prompt it has no more than the first `kept`, in its pages or in this tier."""
+        """The engine says that of this prompt it has no more than the first `kept`, in its pages; or in these and this tier."""
         tree = self._beyond.get(tier) if tier else self._tree
         if tree is not None:
             self._asked = None
