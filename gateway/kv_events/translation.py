@@ -55,6 +55,7 @@ class EventTranslation:
         self.links = links or EventLinks()
         self._index = index
         self._caches: dict[str, dict[int, CachedByTier]] = {}
+        self._doubted: set[str] = set()
         self._sizes: dict[int, None] = {}
         self._adapters: set[str] = set()
         self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
@@ -90,8 +91,18 @@ class EventTranslation:
 
     def drop(self, instance_id: str) -> None:
         """Forget an engine whose events are heard no more."""
+        self._doubted.discard(instance_id)
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
+
+    def doubt(self, instance_id: str) -> None:
+        """The index believes nothing of it any more, and is to learn nothing of it from what was said before."""
+        self._doubted.add(instance_id)
+
+    def trust(self, instance_id: str) -> None:
+        """What a doubted one said holds: it is found again as prompts come."""
+        self._doubted.discard(instance_id)
+        self.links.untie()
 
     def know_adapters(self, names: Iterable[str]) -> None:
         """Models that engines call adapters of others, and whose blocks they keep apart by these names."""
@@ -114,7 +125,8 @@ class EventTranslation:
                 return
             tied = self.links.tie(prompt.blocks, prompt.ends, found, size, prompt.model)
             for instance_id, caches in self._caches.items():
-                self._believe(instance_id, caches, tied)
+                if instance_id not in self._doubted:
+                    self._believe(instance_id, caches, tied)
 
     def _believe(
         self,
