@@ -21,7 +21,7 @@ speaks, if it is not configured, follows from what answers at the bootstrap addr
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,6 +87,7 @@ class Prober:
     Attributes:
         interval_seconds, timeout_seconds, retry_seconds: Count from the next look on.
         cards: Instance id -> its entries of /v1/models, from its last good answer.
+        on_adapters: Called with the names of the adapters (LoRA) that an instance serves, at each look.
         on_gone: Called with the id of an instance that accepts no connection, at each look.
         short: Looks that could not be made for want of a socket of ours.
     """
@@ -101,6 +102,7 @@ class Prober:
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
         self.short = 0
+        self.on_adapters: Callable[[Collection[str]], None] = _nobody_listens
         self.on_gone: Callable[[str], None] = _nobody_listens
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
@@ -242,6 +244,8 @@ class Prober:
         self.cards[instance_id] = found.cards
         self._endpoints.put(found.instance)
         cards = found.cards
+        # Before any call of theirs may come.
+        self.on_adapters(model_cards.parents(cards))
         self._endpoints.mark_up(
             instance_id, found.models, model_cards.lengths(cards), strict=model_cards.strict(cards)
         )
@@ -295,7 +299,7 @@ async def look(
     return ProbedEngine(instance, cards)
 
 
-def _nobody_listens(instance_id: str) -> None: ...
+def _nobody_listens(of_what: object) -> None: ...
 
 
 def _reason(said: bytes) -> str:

@@ -140,10 +140,11 @@ class Endpoints:
         endpoint = self.by_id.get(instance_id)
         if endpoint is None or endpoint.asleep:
             return
-        if endpoint.up or endpoint.silent:
+        was_there = endpoint.up or endpoint.silent
+        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
+        if was_there:
             endpoint.left = True
             self.on_lost(instance_id)
-        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
         # Meant, so it is no ejection.
         self._changed()
 

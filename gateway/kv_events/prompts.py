@@ -10,7 +10,7 @@ place in the middle of a long prompt may be off by some blocks, its beginning an
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -54,7 +54,7 @@ class IndexedPrompt:
     model: str | None
     salt: Any = None
 
-    def extras(self, blocks: int, adapters: frozenset[str]) -> Sequence[Any]:
+    def extras(self, blocks: int, adapters: Collection[str]) -> Sequence[Any]:
         """What engines say of so many token blocks besides their tokens."""
         adapter = [self.model] if self.model in adapters else []
         salt = [] if self.salt is None else [self.salt]

@@ -116,6 +116,7 @@ def build(
     core.execution.room = crowd
     if kv_events is not None:
         core.execution.told_ids = kv_events.read
+        core.prober.on_adapters = kv_events.translation.know_adapters
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)

@@ -135,9 +135,10 @@ class InTime(Policy):
         for endpoint in endpoints:
             if matched:
                 uncached = tokens - matched.get(endpoint.instance.id, 0)
-            seconds, own_seconds = reading(endpoint, uncached)
             if not endpoint.calls:
+                # Before it is asked, so that whoever asks again of this choice hears the same.
                 endpoint.latency.overlooked += 1
+            seconds, own_seconds = reading(endpoint, uncached)
             if seconds <= in_time:
                 cost = seconds + COMPUTING * own_seconds
                 if self._steps is not None:

@@ -160,6 +160,7 @@ class PrefixIndex:
         cached_tokens: Of these, what that engine had already, as expected.
         told: Each is called with every update: instance, blocks of a prompt, and how many of them it
             has after all; None for all of them.
+        forgot: Each is called with an instance of which nothing is believed any more; None for all of them.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class PrefixIndex:
         self.read_tokens = 0
         self.cached_tokens = 0
         self.told: list[Callable[[str, Sequence[int], int | None], None]] = []
+        self.forgot: list[Callable[[str | None], None]] = []
 
     @property
     def bytes(self) -> int:
@@ -333,7 +335,7 @@ class PrefixIndex:
             tree.learn(instance_id, blocks)
 
     def lost(self, instance_id: str, blocks: Sequence[int], kept: int, tier: str = "") -> None:
-        """The engine says that of this prompt it has no more than the first `kept`, in its pages or in this tier."""
+        """The engine says that of this prompt it has no more than the first `kept`, in its pages; or in these and this tier."""
         tree = self._beyond.get(tier) if tier else self._tree
         if tree is not None:
             self._asked = None
@@ -347,15 +349,19 @@ class PrefixIndex:
             tree.forget(instance_id)
 
     def forget(self, instance_id: str) -> None:
-        """The instance is gone for good."""
+        """The instance is gone, for good or as far as is known."""
         self.cleared(instance_id)
         self._tree.limit(instance_id, None)
+        for tell in self.forgot:
+            tell(instance_id)
 
     def clear(self) -> None:
         """Everything, of all instances."""
         self._asked = None
         self._tree.clear()
         self._beyond.clear()
+        for tell in self.forgot:
+            tell(None)
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """Note how many tokens fit into an engine's cache; None where it does not say."""

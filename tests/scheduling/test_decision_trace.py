@@ -26,6 +26,7 @@ from pdgate.scheduling.decision_trace import (
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
+from pdgate.scheduling.latency.model import OVERLOOKED
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
@@ -239,6 +240,27 @@ def test_a_choice_can_be_computed_again_from_what_is_shown(
         assert ("equals" in trace.decided_by) == (len(left) > 1)
         alone += len(left) == 1
     assert alone > 3
+
+
+def test_an_idle_engine_is_explained_by_the_rate_that_it_was_chosen_by() -> None:
+    """Also in the choice in which it has been overlooked so long that it is taken to be as fast as the quickest."""
+    slow, busy_one = Endpoint(P0, up=True), busy(P1, 2)
+    both = (slow.latency, busy_one.latency)
+    family = both[0].family
+    for latency, speed in zip(both, (1_000, 10_000), strict=True):
+        latency.belongs_to(family)
+        for tokens in (1_000, 2_000, 4_000, 8_000):
+            latency.prefill_rate.learn(tokens, tokens / speed)
+    chooses = policy.load("slo", PolicyContext(Role.PREFILL, random=Lots(7)))
+    call, among = replace_tokens(1_000, ""), [slow, busy_one]
+
+    for number in range(2 * OVERLOOKED):
+        chosen = chooses.choose(call, among)
+        left, _ = narrowed(chooses.explain(call, among), chooses.rule(call, among))
+        assert [one.instance for one in left] == [chosen.instance.id], number
+        if chosen is slow:
+            break
+    assert number == OVERLOOKED
 
 
 def computed(choice: dict[str, Any]) -> list[str]:
