@@ -275,6 +275,11 @@ class Execution:
         if self.read_back is not None:
             self.read_back.forget(instance_id)
 
+    def left(self, instance_id: str) -> None:
+        """It is none of the fleet any more, and what comes by its name later is another one."""
+        self.accused.discard(instance_id)
+        self.ledger.left(instance_id)
+
     def failed(self, instance: Instance, error: GatewayError) -> None:
         """A leg there ended with this."""
         if error.at and error.at != instance.id:

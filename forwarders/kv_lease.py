@@ -131,6 +131,11 @@ class KvLedger:
             self._until = [entry for entry in self._until if entry[1] != instance]
             heapify(self._until)
 
+    def left(self, instance: str) -> None:
+        """Forget an engine that the fleet has no more, but for the leases that run there."""
+        self.strandings.pop(instance, None)
+        self._for_ever.pop(instance, None)
+
     def stranded(self) -> Mapping[str, int]:
         """Instance -> prompts whose KV it still keeps for no engine, at most."""
         self._drop_over()

@@ -89,6 +89,7 @@ class Prober:
         cards: Instance id -> its entries of /v1/models, from its last good answer.
         on_adapters: Called with the names of the adapters (LoRA) that an instance serves, at each look.
         on_gone: Called with the id of an instance that accepts no connection, at each look.
+        on_left: Called with the id of one that is in no directory any more.
         short: Looks that could not be made for want of a socket of ours.
     """
 
@@ -104,6 +105,7 @@ class Prober:
         self.short = 0
         self.on_adapters: Callable[[Collection[str]], None] = _nobody_listens
         self.on_gone: Callable[[str], None] = _nobody_listens
+        self.on_left: Callable[[str], None] = _nobody_listens
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
@@ -160,6 +162,7 @@ class Prober:
         self.cards.pop(instance_id, None)
         self._complaints.pop(instance_id, None)
         self._sleep_modes.forget(instance_id)
+        self.on_left(instance_id)
 
     def look_again(self, instance_id: str) -> None:
         """Probe an instance at once, as its state has changed."""
@@ -169,6 +172,7 @@ class Prober:
             self._somebody_is_new.set()
 
     def _end_watching(self, instance_id: str) -> None:
+        self._taken_out.pop(instance_id, None)
         if watching := self._watching.pop(instance_id, None):
             watching.cancel()
 
