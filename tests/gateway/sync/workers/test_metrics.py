@@ -88,6 +88,32 @@ def test_of_a_dead_worker_only_what_never_falls_stays(tmp_path: Path) -> None:
     living.close()
 
 
+def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
+    """Each that ever was made every look dearer, and took room on the disk."""
+    living = metrics_of(Counted(1, 1), tmp_path)
+    total = 1
+    for calls in (2, 3):
+        dead = metrics_of(Counted(calls, 7), tmp_path)
+        page(dead)
+        (left,) = [path for path in tmp_path.glob("*.json") if path != living._path]
+        content, total = left.read_bytes(), total + calls
+        dead.close()
+
+        living._try_to_write()
+
+        assert [*tmp_path.glob("*.json")] == [living._path]
+        assert [*tmp_path.glob("*.alive")] == [living._path.with_suffix(".alive")]
+        # As for a worker that has listed and read it before.
+        left.write_bytes(content)
+        left.with_suffix(".alive").touch()
+        for _ in range(2):
+            after = page(living)
+            assert after["pdgate_api_calls_total chat ok"] == total
+            assert after["pdgate_calls_in_flight"] == 1
+            living._try_to_write()
+    living.close()
+
+
 def test_an_engine_is_up_if_any_worker_may_call_it(tmp_path: Path) -> None:
     workers = [metrics_of(Counted(0, 0, up), tmp_path) for up in (0, 1)]
     for worker in workers:
