@@ -33,9 +33,13 @@ def clock_at(seconds: float = NOON) -> Clock:
 
 
 def enter(
-    accounts: LocalAccounts, held_to: tuple[TokenLimit, ...], prompt: int, generated: int
+    accounts: LocalAccounts,
+    held_to: tuple[TokenLimit, ...],
+    prompt: int,
+    generated: int,
+    name: str = "a",
 ) -> ReservedTokens:
-    found = accounts.reserve("a", held_to, (prompt, generated)).result
+    found = accounts.reserve(name, held_to, (prompt, generated)).result
     assert isinstance(found, ReservedTokens), found
     return found
 
@@ -178,13 +182,31 @@ def test_tenants_for_whom_there_is_no_row_are_counted_by_each_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "MOST_TENANTS", 2)
+    monkeypatch.setattr(local, "MOST_ALONE", 2)
     held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
     for name in ("a", "b", "c", "d", "e"):
-        assert isinstance(accounts.reserve(name, held_to, (10, 60)).result, ReservedTokens)
+        reserved = enter(accounts, held_to, 10, 60, name)
+        accounts.settle(name, held_to, reserved, TokensTaken(10, 0, 60, counted=10))
 
     assert isinstance(accounts.reserve("e", held_to, (10, 60)).result, TokenShortage)
     assert accounts.everything().keys() == {"a", "b"}
     assert len(accounts._alone) <= 2
+
+
+def test_a_tenant_without_a_row_whose_call_runs_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its call was settled with a new account, which then owed tokens to all of its calls."""
+    monkeypatch.setattr(local, "MOST_TENANTS", 0)
+    monkeypatch.setattr(local, "MOST_ALONE", 2)
+    held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
+    running = {name: enter(accounts, held_to, 10, 60, name) for name in "abc"}
+    for name, reserved in running.items():
+        accounts.settle(name, held_to, reserved, TokensTaken(10, 0, 60, counted=10))
+
+    for name in "abc":
+        assert accounts.look(name, held_to).held == (0, 0)
+    assert isinstance(accounts.reserve("c", held_to, (10, 60)).result, TokenShortage)
 
 
 def test_what_was_taken_survives_a_restart_with_a_state_folder(tmp_path: Path) -> None:
