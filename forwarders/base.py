@@ -386,7 +386,7 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
-        `among`: one of these, if any of them is left; empty for no matter which.
+        `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
