@@ -23,7 +23,12 @@ from pdgate.protocols.instance import (
     Instance,
     Role,
 )
-from pdgate.scheduling.context_length import long_enough, may_be_too_long, with_room_behind
+from pdgate.scheduling.context_length import (
+    long_enough,
+    may_be_too_long,
+    why_too_short,
+    with_room_behind,
+)
 from pdgate.scheduling.decision_trace import (
     CHOSEN_BEFORE,
     MOST_SHOWN,
@@ -36,7 +41,7 @@ from pdgate.scheduling.decision_trace import (
 from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, SplitRule, Taken
 from pdgate.scheduling.disaggregation.decision import NO_ROOM, ONE_TOKEN
-from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED, Reads
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
@@ -144,27 +149,29 @@ class Scheduler:
         """Whether an instance of the role has the call's model, in whatever state it is."""
         return self._endpoints.has(role, call.model)
 
-    def decide(
-        self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
-    ) -> Decision:
+    def decide(self, call: Call, prefill: Reads, *, prefill_can_answer: bool = False) -> Decision:
         """Whether the call, for which this engine is reserved, is worth splitting now."""
         rule = self._rule
         if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
         fixed = rule.fixed
-        if fixed is not None and (prefill.role is not BOTH or fixed.taken is not _SPLIT):
+        if fixed is not None and (prefill.instance.role is not BOTH or fixed.taken is not _SPLIT):
             return fixed
         eligible = self._endpoints.eligible(call.model)
         too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
         if fixed is not None and not too_long:
             return fixed
-        reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
+        instance = prefill.instance
+        reserved = self._by_id.get(instance.id) or Endpoint(instance)
         decodes = _decodes(call, reserved, eligible, too_long)
         if not decodes:
-            return Decision(Taken.LOCAL, NO_ROOM, among=(prefill.id,))
+            return Decision(Taken.LOCAL, NO_ROOM, among=(instance.id,))
         if fixed is not None:
             return fixed
-        return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
+        cached = self._cached_for_decode(call)
+        if cached and instance.role is BOTH:
+            cached = _with_readers(cached, call, reserved, prefill.unread_tokens, too_long)
+        return rule.decide(call, reserved, decodes, cached)
 
     def stays(self, call: Call, prefill: Endpoint) -> bool:
         """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
@@ -181,6 +188,8 @@ class Scheduler:
         if self._prefixes is not None and (self._decode_asks or eligible.several_read):
             # As `reserve` does.
             unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
+        if cached and prefill.instance.role is BOTH:
+            cached = _with_readers(cached, call, prefill, unread, too_long)
         # The rule looks at an engine that has the call. The end of a reservation counts as work:
         # a frozen engine would look well for as long as calls come.
         latency = prefill.latency
@@ -435,6 +444,14 @@ def _decodes(
         found = long_enough(call, [*decodes, prefill], eligible.model)
         return [one for one in found if one is not prefill]
     return long_enough(call, decodes, eligible.model)
+
+
+def _with_readers(
+    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int, too_long: bool
+) -> Mapping[str, int]:
+    """With what the reader had of the prompt, all of which is on its way there; nothing if it has no room for the call."""
+    no_room = too_long and why_too_short(call, prefill, reads_only=False)
+    return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

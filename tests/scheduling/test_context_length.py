@@ -304,7 +304,7 @@ def test_a_rule_looks_at_engines_that_have_room(tokens: int, expected: list[str]
     assert p0 is not None
 
     with site.scheduler.reserve(Role.PREFILL, asking(tokens)) as prefill:
-        site.scheduler.decide(asking(tokens), prefill.instance)
+        site.scheduler.decide(asking(tokens), prefill)
     assert not site.scheduler.stays(asking(tokens), p0)
 
     assert rule.decodes == [expected, expected]
@@ -340,20 +340,17 @@ def test_what_can_be_split_in_one_direction_only_is_split_so(rule: SplitRule) ->
 def test_the_only_engine_with_room_keeps_the_call(rule: SplitRule) -> None:
     """It is the only one that can read the prompt, and there is no other one to answer."""
     site = Site({B0: 1000, B1: 8000}, rule=rule)
-    b1 = site.endpoints.get("b1")
-    assert b1 is not None
+    call = asking(2000, 6000)
 
-    for call, taken, reason in (
-        (asking(100), Taken.SPLIT, None),
-        (asking(2000, 6000), Taken.LOCAL, NO_ROOM),
-    ):
-        decision = site.scheduler.decide(call, B1)
-        assert decision.taken is taken
-        assert reason in (None, decision.reason)
-    assert decision.may_stay_at("b1")
-    # To answer is not its side now.
-    site.endpoints.assign("b1", frozenset({Role.PREFILL}))
-    assert site.scheduler.decide(call, B1).taken is Taken.SPLIT
+    with site.scheduler.reserve(Role.PREFILL, call) as reads:
+        assert reads.instance.id == "b1"
+        assert site.scheduler.decide(asking(100, 200), reads).taken is Taken.SPLIT
+        decision = site.scheduler.decide(call, reads)
+        assert (decision.taken, decision.reason) == (Taken.LOCAL, NO_ROOM)
+        assert decision.may_stay_at("b1")
+        # To answer is not its side now.
+        site.endpoints.assign("b1", frozenset({Role.PREFILL}))
+        assert site.scheduler.decide(call, reads).taken is Taken.SPLIT
 
 
 def test_what_needs_prefill_for_room_does_not_stay() -> None:

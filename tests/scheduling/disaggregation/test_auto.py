@@ -291,8 +291,8 @@ def test_the_scheduler_learns_from_what_reservations_say() -> None:
         with scheduler.reserve(Role.DECODE, call, reads=True) as decode:
             decode.has_read(1.0)
 
-    with scheduler.reserve(Role.PREFILL, call):
-        decided = scheduler.decide(call, P0)
+    with scheduler.reserve(Role.PREFILL, call) as prefill:
+        decided = scheduler.decide(call, prefill)
 
     assert decided.taken is Taken.SPLIT
     assert decided.reason == SOONER
