@@ -386,7 +386,7 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
-        `among`: one of these, if any of them is left; empty for no matter which.
+        `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
@@ -399,8 +399,8 @@ class Engines(Protocol):
     def has(self, role: Role, call: Call) -> bool:
         """Whether an instance of the role has the call's model, in whatever state it is."""
 
-    def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
-        """Whether a call, for which `prefill` is reserved, is worth splitting now."""
+    def decide(self, call: Call, prefill: Reserved, *, prefill_can_answer: bool) -> Decision:
+        """Whether a call, for which this engine is reserved, is worth splitting now."""
 
     def report(self, instance: Instance, error: GatewayError) -> None:
         """How a leg to the instance failed; a cancelled one is not reported."""

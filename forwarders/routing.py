@@ -108,10 +108,10 @@ class Router:
                 or body.get("max_tokens") in _ONES
                 or body.get("max_completion_tokens") in _ONES
             ):
-                decision = self._decide(way, call, engine)
+                decision = self._decide(way, call, prefill)
             else:
                 # Nothing keeps most chats on one engine but the engines' rule.
-                decision = engines.decide(call, engine, prefill_can_answer=False)
+                decision = engines.decide(call, prefill, prefill_can_answer=False)
             if decision.taken is _SPLIT:
                 decode = None
                 if not way.staged:
@@ -271,7 +271,7 @@ class Router:
             way = self._ways[kind] = way_of(engine)
         return way
 
-    def _decide(self, way: Way, call: Call, prefill: Instance) -> Decision:
+    def _decide(self, way: Way, call: Call, prefill: Reserved) -> Decision:
         """Whether a call is split: first what must be, then what the engines' rule says."""
         if call.api is not None:
             why_local = why_whole(way.forwarder, call)

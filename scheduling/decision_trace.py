@@ -21,6 +21,7 @@ from typing import Any, Final
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.context_length import why_too_short
+from pdgate.scheduling.eligible import in_pairs
 from pdgate.scheduling.endpoint import Endpoint
 
 MOST_SHOWN: Final = 32
@@ -234,8 +235,10 @@ def left_out(
     asked = {endpoint.instance.id for endpoint in considered}
     # It is a wish, which may have left none.
     among = () if asked.isdisjoint(among) else among
+    fleet = [*fleet]
+    no_room = _without_room_behind(call, fleet) if role is Role.PREFILL else set()
     return [
-        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among))
+        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among, no_room))
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
@@ -248,6 +251,7 @@ def _why_not(
     avoid: Collection[str],
     peer: Instance | None,
     among: Collection[str],
+    no_room_behind: Collection[str],
 ) -> str:
     """The first reason that holds; those that last come first."""
     instance, model = one.instance, call.model
@@ -266,8 +270,24 @@ def _why_not(
         return "it is to serve the other side now"
     if too_short := why_too_short(call, one, role is Role.PREFILL):
         return too_short
+    if instance.id in no_room_behind:
+        return "no engine that could answer after it has room for the call"
+    if instance.role is Role.BOTH and (too_short := why_too_short(call, one, reads_only=False)):
+        return too_short
     if among and instance.id not in among:
         return "the call is not split, and stays with those that were named for that"
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"
+
+
+def _without_room_behind(call: Call, fleet: Sequence[Endpoint]) -> set[str]:
+    """Ids of those that have partners to answer after them, and none with room for the call."""
+    answering = [
+        one
+        for one in fleet
+        if one.fit and one.serves(Role.DECODE) and (call.model is None or call.model in one.models)
+    ]
+    roomy = [one for one in answering if not why_too_short(call, one, reads_only=False)]
+    paired, well = in_pairs(fleet, answering), in_pairs(fleet, roomy)
+    return {one.instance.id for one in paired} - {one.instance.id for one in well}

@@ -43,6 +43,7 @@ class EligibleSet:
             instance reads prompts, in whatever state it is now.
         model: Its name.
         shortest: Tokens of the shortest context of these; 0 where none says how long it is.
+        uneven: Whether one of these may have room for a call that another one has none for.
         longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
             refused by all of them. 0 where one of them says no length, or may cut what is longer.
     """
@@ -55,6 +56,7 @@ class EligibleSet:
     several_read: bool = False
     model: str = ""
     shortest: int = 0
+    uneven: bool = False
     longest: int = 0
 
 
@@ -67,10 +69,10 @@ def eligible_of(
     plain, prefill, decode = (
         _of(role, fit) or _of(role, doubted) for role in (Role.PLAIN, Role.PREFILL, Role.DECODE)
     )
-    paired = _in_pairs(prefill, decode), _in_pairs(decode, prefill)
+    paired = in_pairs(prefill, decode), in_pairs(decode, prefill)
     if not paired[0] and not _of(Role.PLAIN, fit):
         whole = _of(Role.PREFILL, doubted), _of(Role.DECODE, doubted)
-        paired = _in_pairs(*whole), _in_pairs(*reversed(whole))
+        paired = in_pairs(*whole), in_pairs(*reversed(whole))
     disaggregated = bool(paired[0])
     if disaggregated:
         prefill, decode = paired
@@ -93,6 +95,7 @@ def eligible_of(
             (c.lengths[model] for c in serving_texts if model in c.lengths),
             default=0,
         ),
+        uneven=len({c.lengths.get(model) for c in serving_texts}) > 1,
         longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
     )
 
@@ -149,7 +152,7 @@ def _parts(at: Place) -> Iterator[tuple[str, ...]]:
         yield ("zone", at.zone)
 
 
-def _in_pairs(some: Sequence[Endpoint], others: Sequence[Endpoint]) -> list[Endpoint]:
+def in_pairs(some: Sequence[Endpoint], others: Sequence[Endpoint]) -> list[Endpoint]:
     """Those that have a partner among the others; none pairs with itself."""
     who_speak = Counter(c.instance.speaks for c in others)
     ids = {c.instance.id for c in others}

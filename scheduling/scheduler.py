@@ -23,7 +23,12 @@ from pdgate.protocols.instance import (
     Instance,
     Role,
 )
-from pdgate.scheduling.context_length import long_enough
+from pdgate.scheduling.context_length import (
+    long_enough,
+    may_be_too_long,
+    why_too_short,
+    with_room_behind,
+)
 from pdgate.scheduling.decision_trace import (
     CHOSEN_BEFORE,
     MOST_SHOWN,
@@ -35,8 +40,8 @@ from pdgate.scheduling.decision_trace import (
 )
 from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, SplitRule, Taken
-from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
-from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.disaggregation.decision import NO_ROOM, ONE_TOKEN
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED, Reads
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
@@ -48,6 +53,7 @@ from pdgate.scheduling.reservation import Reservation, ended_well
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
 
+_SPLIT: Final = Taken.SPLIT
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 
 
@@ -143,20 +149,29 @@ class Scheduler:
         """Whether an instance of the role has the call's model, in whatever state it is."""
         return self._endpoints.has(role, call.model)
 
-    def decide(
-        self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
-    ) -> Decision:
+    def decide(self, call: Call, prefill: Reads, *, prefill_can_answer: bool = False) -> Decision:
         """Whether the call, for which this engine is reserved, is worth splitting now."""
         rule = self._rule
         if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
         fixed = rule.fixed
-        if fixed is not None:
+        if fixed is not None and (prefill.instance.role is not BOTH or fixed.taken is not _SPLIT):
             return fixed
         eligible = self._endpoints.eligible(call.model)
-        decodes = _partners(eligible.up[DECODE], eligible, prefill)
-        reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
-        return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        if fixed is not None and not too_long:
+            return fixed
+        instance = prefill.instance
+        reserved = self._by_id.get(instance.id) or Endpoint(instance)
+        decodes = _decodes(call, reserved, eligible, too_long)
+        if not decodes:
+            return Decision(Taken.LOCAL, NO_ROOM, among=(instance.id,))
+        if fixed is not None:
+            return fixed
+        cached = self._cached_for_decode(call)
+        if cached and instance.role is BOTH:
+            cached = _with_readers(cached, call, reserved, prefill.unread_tokens, too_long)
+        return rule.decide(call, reserved, decodes, cached)
 
     def stays(self, call: Call, prefill: Endpoint) -> bool:
         """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
@@ -164,12 +179,17 @@ class Scheduler:
         if fixed is not None:
             return fixed.taken is not Taken.SPLIT
         eligible = self._endpoints.eligible(call.model)
-        decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        decodes = _decodes(call, prefill, eligible, too_long)
+        if not decodes:
+            return True
         cached = self._cached_for_decode(call)
         tokens = unread = call.prompt_tokens
         if self._prefixes is not None and (self._decode_asks or eligible.several_read):
             # As `reserve` does.
             unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
+        if cached and prefill.instance.role is BOTH:
+            cached = _with_readers(cached, call, prefill, unread, too_long)
         # The rule looks at an engine that has the call. The end of a reservation counts as work:
         # a frozen engine would look well for as long as calls come.
         latency = prefill.latency
@@ -207,7 +227,7 @@ class Scheduler:
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
-        `among`: one of these, if any of them is left; empty for no matter which.
+        `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
 
@@ -229,18 +249,16 @@ class Scheduler:
                 endpoints = _with_partners(endpoints, eligible, avoid) or endpoints
         if peer is not None and (eligible.mixed or peer.role is BOTH):
             endpoints = _partners(endpoints, eligible, peer)
-        if among:
-            endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if not endpoints:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
-        if eligible.shortest:
+        too_long = eligible.shortest > 0 and may_be_too_long(call, eligible.shortest)
+        if too_long:
             reads_only = role is PREFILL and not alone
-            longest = 0 if call.at else eligible.longest
-            endpoints = long_enough(
-                call, endpoints, eligible.model, eligible.shortest, longest, reads_only
-            )
+            endpoints = self._with_room(call, endpoints, eligible, reads_only, avoid)
+        if among:
+            endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
         one, partners = endpoints[0], None
@@ -250,7 +268,7 @@ class Scheduler:
                 one = policy.choose_beside(call, endpoints, peer)
             else:
                 if eligible.placed and role is PREFILL:
-                    partners = self._partners(call, eligible, avoid)
+                    partners = self._partners(call, eligible, avoid, too_long)
                 if partners is not None:
                     one = policy.choose_ahead(call, endpoints, partners)
                 else:
@@ -290,13 +308,34 @@ class Scheduler:
             one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
+    def _with_room(
+        self,
+        call: Call,
+        endpoints: Sequence[Endpoint],
+        eligible: EligibleSet,
+        reads_only: bool,
+        avoid: Collection[str],
+    ) -> Sequence[Endpoint]:
+        """Raises ContextTooLong."""
+        model, longest = eligible.model, 0 if call.at else eligible.longest
+        found = long_enough(call, endpoints, model, longest, reads_only)
+        if not reads_only or len(found) == 1:
+            return found
+        decodes = eligible.up[DECODE]
+        decodes = [c for c in decodes if c.instance.id not in avoid] or decodes
+        fixed = self._rule.fixed
+        may_keep = fixed is None or fixed.taken is not _SPLIT
+        return with_room_behind(call, found, decodes, model, may_keep)
+
     def _partners(
-        self, call: Call, eligible: EligibleSet, avoid: Collection[str]
+        self, call: Call, eligible: EligibleSet, avoid: Collection[str], too_long: bool
     ) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
         decodes = eligible.up[DECODE]
         if avoid:
             decodes = [c for c in decodes if c.instance.id not in avoid]
+        if too_long and decodes:
+            decodes = long_enough(call, decodes, eligible.model)
         return self._policy(DECODE, call).partners(call, decodes) if decodes else None
 
     def _tell(
@@ -326,7 +365,8 @@ class Scheduler:
                 considered.extend(chooses.explain_ahead(call, among, partners))
             rule = chooses.rule(call, among, peer)
         elif one is not None:
-            considered.append(Weighed(one.instance.id, why=CHOSEN_BEFORE if named else ONLY_ONE))
+            why = CHOSEN_BEFORE if one.instance.id in named else ONLY_ONE
+            considered.append(Weighed(one.instance.id, why=why))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
         told(
@@ -391,6 +431,27 @@ def _partners(
     if eligible.mixed or peer.role is BOTH:
         return [c for c in endpoints if _pairs(c.instance, peer)]
     return endpoints
+
+
+def _decodes(
+    call: Call, prefill: Endpoint, eligible: EligibleSet, too_long: bool
+) -> Sequence[Endpoint]:
+    """Those that could follow the prefill engine; none where it alone has room for the call, and can answer."""
+    decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
+    if not too_long:
+        return decodes
+    if prefill.instance.role is BOTH and prefill.serves(DECODE):
+        found = long_enough(call, [*decodes, prefill], eligible.model)
+        return [one for one in found if one is not prefill]
+    return long_enough(call, decodes, eligible.model)
+
+
+def _with_readers(
+    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int, too_long: bool
+) -> Mapping[str, int]:
+    """With what the reader had of the prompt, all of which is on its way there; nothing if it has no room for the call."""
+    no_room = too_long and why_too_short(call, prefill, reads_only=False)
+    return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

@@ -53,6 +53,7 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
+from pdgate.scheduling.context_length import long_enough, may_be_too_long
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
 
 OBJECTIVE: Final = b"x-gateway-inference-objective"
@@ -338,18 +339,22 @@ class EndpointPicker:
             # The header that names a rank goes to any engine that is asked.
             return ()
         peer = reserved.prefill
+        eligible = self._fleet.eligible(call.model)
         able = [
             one
-            for one in self._fleet.eligible(call.model).up[reserved.role]
+            for one in eligible.up[reserved.role]
             if one.fit
-            and one.instance.id != engine.id
             and one.instance.id not in state.failures
             and one.instance.speaks == engine.speaks
             and one.instance.dp_rank is None
             and (peer is None or one.instance.id != peer.instance.id)
         ]
+        if able and eligible.uneven and may_be_too_long(call, eligible.shortest):
+            reads_only = reserved.role is Role.PREFILL
+            able = [*long_enough(call, able, eligible.model, reads_only=reads_only)]
         able.sort(key=lambda one: (one.calls, one.instance.id))
-        return [one.instance for one in able[: self.fallbacks]]
+        others = [one.instance for one in able if one.instance.id != engine.id]
+        return others[: self.fallbacks]
 
     def _body(self, call: Call) -> bytes | None:
         """With the name by which engines know the model; None where the client's says it."""

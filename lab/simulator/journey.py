@@ -204,7 +204,7 @@ class Journey:
         scheduler = self._roads.scheduler
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
-            decision = scheduler.decide(self.call, prefill.instance)
+            decision = scheduler.decide(self.call, prefill)
             if decision.taken is Taken.LOCAL:
                 prefill.withdraw()
                 self._prefill, self.outcome.prefill = None, ""

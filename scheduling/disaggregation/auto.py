@@ -71,7 +71,7 @@ class Auto(SplitRule):
                 self._rows[short] = sooner, 0
                 among = _looked_at(other, decodes)
                 return Decision(other, MEASURING, split, waits, holds_up, among)
-        named = cached or prefill.instance.role is Role.BOTH
+        named = cached or prefill.serves(Role.DECODE)
         among = (at,) if sooner is Taken.LOCAL and named else ()
         return Decision(sooner, SOONER, split, waits, holds_up, among)
 
@@ -133,12 +133,12 @@ def least_local(
 def _least_local(
     call: Call, prefill: Endpoint, decodes: Sequence[Endpoint], cached: Mapping[str, int]
 ) -> tuple[float, float, str] | None:
-    """The same, with the engine that would read it for others, if it can answer as well."""
+    """The same, with the engine that would read it for others, if it is to answer as well."""
     found = least_local(call, decodes, cached)
-    if prefill.instance.role is not Role.BOTH:
+    if not prefill.serves(Role.DECODE):
         return found
-    # What it has cached of the prompt is not in `cached` any more: all of it is on its way there.
-    there = _local(call.prompt_tokens, prefill, has_it=True)
+    to_read = call.prompt_tokens - cached.get(prefill.instance.id, 0)
+    there = _local(to_read, prefill, has_it=True)
     costs = filter(None, (there, found))
     return min(costs, key=lambda cost: cost[0] + cost[1], default=None)
 

@@ -33,6 +33,7 @@ MEASURING: Final = "measuring"
 ONE_TOKEN: Final = "one token"
 DECODE_CANNOT_PREFILL: Final = "decode cannot prefill"
 NO_PREFILL: Final = "no prefill engine"
+NO_ROOM: Final = "no decode engine has room"
 
 
 @dataclass(frozen=True, slots=True)

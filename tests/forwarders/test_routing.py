@@ -166,6 +166,24 @@ def test_one_that_serves_prefill_only_now_leaves_the_call_to_its_peer() -> None:
                 reserved.end()
 
 
+def test_an_engine_without_room_for_the_answer_leaves_the_call_to_its_peer() -> None:
+    """It was chosen to read the prompt, for which it has room."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    crossing = Crossing(Scripted(), *both, rule=Never())
+    for one, length in zip(both, (8192, 32768), strict=True):
+        crossing.endpoints.mark_up(one.id, ["m"], {"m": length}, strict=True)
+
+    for tokens, expected in ((100, {"b0", "b1"}), (16000, {"b1"})):
+        found = set()
+        for _ in range(10):
+            route = crossing.execution.router.route(chat(max_tokens=tokens), FRESH)
+            assert route.answering is not None
+            assert route.path == "local"
+            found.add(route.answering.instance.id)
+            route.answering.end()
+        assert found == expected
+
+
 def test_a_call_that_is_to_leave_a_busy_prefill_does_not_stay_there() -> None:
     assert not Decision(Taken.LOCAL, PREFILL_IS_BUSY).may_stay_at("b0")
     assert Decision(Taken.LOCAL, SHORT_PROMPT).may_stay_at("b0")

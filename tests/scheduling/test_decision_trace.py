@@ -91,6 +91,16 @@ def test_one_that_was_named_for_the_call_is_said_to_be() -> None:
     }
 
 
+def test_one_that_came_instead_is_not_said_to_be_named() -> None:
+    endpoints = fleet(P0, D0, D1)
+    endpoints.drain(["d1"])
+    scheduler, told = telling(endpoints)
+
+    scheduler.reserve(Role.DECODE, CALL, reads=True, among=("d1",)).end()
+
+    assert told[0].considered == [Weighed("d0", why=ONLY_ONE)]
+
+
 @pytest.mark.parametrize(
     ("keep_out", "words"),
     [

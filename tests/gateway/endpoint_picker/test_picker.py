@@ -25,7 +25,7 @@ from tests.support.ext_proc import (
     refusal,
     streamed,
 )
-from tests.support.fleet import Engine, Gateway, gateway_of
+from tests.support.fleet import Engine, Gateway, as_json, gateway_of
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -175,6 +175,18 @@ async def test_a_subset_without_an_engine_is_503(subset: list[str]) -> None:
         status, error = refusal(await picker.request().asks(subset=subset))
 
         assert (status, error["code"]) == (503, "no_instance")
+
+
+async def test_who_else_could_answer_has_room_for_the_call() -> None:
+    """It would refuse the call, which another one holds."""
+    engines = [Engine(Role.PLAIN) for _ in range(3)]
+    for engine, length in zip(engines, (1000, 8000, 8000), strict=True):
+        card = {"id": "m", "object": "model", "max_model_len": length}
+        engine.probes["/v1/models"] = as_json({"object": "list", "data": [card]})
+    async with picker_of(*engines, epp={"fallbacks": 2}) as (_, picker):
+        for tokens, expected in ((100, engines), (4000, engines[1:])):
+            choice = await picker.request().asks(max_tokens=tokens)
+            assert sorted(destination(choice)) == sorted(map(addressed, expected))
 
 
 async def test_a_response_of_the_next_engine_says_that_the_first_failed() -> None:

@@ -186,6 +186,38 @@ def test_an_engine_of_both_roles_may_keep_what_it_would_read_for_others() -> Non
     assert auto().decide(call_of(1000), engines.p, [engines.d]).taken is Taken.SPLIT
 
 
+def test_what_waits_at_the_reader_of_both_roles_is_not_this_calls_to_hold_others_up() -> None:
+    """They are held up by what this call adds: a tenth of its prompt."""
+    engines = Engines()
+    engines.p = Endpoint(replace(P0, role=Role.BOTH), latency=engines.p.latency, calls=9)
+    engines.p.latency.step_time = paced(0.001)
+    engines.p.answering, engines.p.unread_tokens = 8, 1100
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.01), loading_rate=learnt(2.0, 0.0))
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d], {P0.id: 900})
+
+    assert (decision.taken, decision.among) == (Taken.LOCAL, (P0.id,))
+    assert decision.held_up_seconds == pytest.approx(8 * 0.1, rel=0.1)
+
+
+def test_one_that_is_to_answer_no_calls_now_keeps_none() -> None:
+    """With adaptive roles: the call would go to another one, which has nothing of the prompt."""
+    engines = Engines()
+    engines.p = Endpoint(
+        replace(P0, role=Role.BOTH),
+        latency=engines.p.latency,
+        calls=1,
+        sides=frozenset({Role.PREFILL}),
+    )
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 500
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d])
+
+    assert decision.taken is Taken.SPLIT
+    assert decision.local_seconds == pytest.approx(1.0, rel=0.02)
+
+
 def test_what_was_expected_is_told() -> None:
     decided = Engines().decide(auto(), 1000)
 
@@ -291,8 +323,8 @@ def test_the_scheduler_learns_from_what_reservations_say() -> None:
         with scheduler.reserve(Role.DECODE, call, reads=True) as decode:
             decode.has_read(1.0)
 
-    with scheduler.reserve(Role.PREFILL, call):
-        decided = scheduler.decide(call, P0)
+    with scheduler.reserve(Role.PREFILL, call) as prefill:
+        decided = scheduler.decide(call, prefill)
 
     assert decided.taken is Taken.SPLIT
     assert decided.reason == SOONER

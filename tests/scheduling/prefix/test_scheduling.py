@@ -273,7 +273,7 @@ def test_whether_a_call_stays_is_asked_as_it_is_decided_of_what_prefill_has_cach
 
     stays = engines.scheduler.stays(call_of(), engines.at("p0"))
     with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
-        decision = engines.scheduler.decide(call_of(), prefill.instance)
+        decision = engines.scheduler.decide(call_of(), prefill)
 
     assert stays is (decision.taken is not Taken.SPLIT)
     assert rule.seen[0] == rule.seen[1]
@@ -308,7 +308,7 @@ def test_nothing_is_kept_where_no_policy_asks_for_it() -> None:
 
 def taken(engines: Engines, call: Call) -> Taken:
     with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
-        decision = engines.scheduler.decide(call, prefill.instance)
+        decision = engines.scheduler.decide(call, prefill)
         prefill.withdraw()
     return decision.taken
 
@@ -332,12 +332,51 @@ def test_what_decode_has_cached_counts_whatever_decode_is_chosen_by() -> None:
 
     for _ in range(3):
         with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
-            decision = engines.scheduler.decide(call_of(), prefill.instance)
+            decision = engines.scheduler.decide(call_of(), prefill)
             prefill.withdraw()
         assert (decision.taken, decision.among) == (Taken.LOCAL, (first.instance.id,))
         among = decision.among
         with engines.scheduler.reserve(Role.DECODE, call_of(), reads=True, among=among) as second:
             assert second.instance == first.instance
+
+
+def asked_and_decided(engines: Engines, call: Call) -> tuple[bool, Decision]:
+    """Whether the call would stay, and what is decided of it once b0 is reserved."""
+    stays = engines.scheduler.stays(call, engines.at("b0"))
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        decision = engines.scheduler.decide(call, prefill)
+        prefill.withdraw()
+    return stays, decision
+
+
+def test_what_the_reader_of_both_roles_has_cached_keeps_a_call_there() -> None:
+    """Its own share of what the engine has to read counts: other calls' prompts make this one no longer."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    assert asked_and_decided(engines, call_of())[1].taken is Taken.SPLIT
+    engines.send(call_of(BLOCKS[:5]))
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of(range(100, 150))):
+        stays, decision = asked_and_decided(engines, call_of())
+
+    assert stays
+    assert (decision.taken, decision.among) == (Taken.LOCAL, ("b0",))
+
+
+def test_what_a_reader_without_room_has_cached_keeps_no_call_there() -> None:
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    engines.send(call_of(BLOCKS[:5]))
+    for one, length in zip(both, (4000, 8000), strict=True):
+        engines.endpoints.mark_up(one.id, ["m"], {"m": length})
+    call = msgspec.structs.replace(call_of(), body=chat(max_tokens=5000).body)
+
+    stays, decision = asked_and_decided(engines, call)
+
+    assert not stays
+    assert decision.taken is Taken.SPLIT
 
 
 def test_those_that_are_named_may_be_gone() -> None:
