@@ -38,6 +38,7 @@ from msgspec.structs import force_setattr
 from xxhash import xxh3_64_intdigest
 
 from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Raw, encode
+from pdgate.protocols.inline_media import MEDIA_BYTES, media_in
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.prefix.tiers import TierPrices, worth
 from pdgate.scheduling.prefix.tree import Tree
@@ -110,6 +111,8 @@ def hashed(call: Call) -> Sequence[int]:
         # Most calls of many services; there is no whole block in it.
         return NO_BLOCKS
     text, tools = _bytes_of(prompt), body.get("tools")
+    if call.has_media:
+        text = _shortened(bytes(text))
     model = body.get("model")
     before = 0 if model is None else xxh3_64_intdigest(_bytes_of(model), _MODEL)
     if not _SELDOM.isdisjoint(body):
@@ -139,6 +142,17 @@ def _hash(before: int, text: memoryview, blocks: list[int], *, rest: bool) -> in
         before = digest(text[whole:], before)
         blocks.append(before)
     return before
+
+
+def _shortened(text: bytes) -> memoryview:
+    """With a digest of each medium in its place, as long as it counts in the call's prompt_tokens."""
+    pieces: list[bytes] = []
+    behind = 0
+    for begin, end in media_in(text):
+        digest = xxh3_64_intdigest(memoryview(text)[begin:end])
+        pieces += (text[behind:begin], digest.to_bytes(8, "big") * (MEDIA_BYTES // 8))
+        behind = end
+    return memoryview(b"".join((*pieces, text[behind:])))
 
 
 def _end_of(text: memoryview) -> int:
