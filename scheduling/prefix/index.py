@@ -22,8 +22,8 @@ Texts that differ only in how JSON spells them count as different, which costs a
 else.
 
 What comes before the prompt in the engine's cache counts as its beginning: the model (an adapter
-is a model of its own), the salt that keeps tenants' caches apart, and the tools, which chat
-templates write before the messages.
+is a model of its own, or a path), the salt or key that keeps tenants' caches apart, where a prompt that is too long
+is cut, and the tools, which chat templates write before the messages.
 
 A conversation's next turn has the bytes of this one up to the bracket that closes the list. So
 that bracket is left out, and so is the last block unless it is whole.
@@ -67,12 +67,21 @@ _BEFORE: Final = tuple(
         "chat_template",
         "chat_template_kwargs",
         "documents",
+        "extra_key",
         "instructions",
+        "lora_path",
+        "reasoning",
         "reasoning_effort",
         "system",
+        "truncate_prompt_tokens",
+        "truncation",
+        "truncation_side",
     )
 )
-"""Fields that change what an engine computes from its first token on, after the model."""
+"""Fields that change what an engine computes from its first token on, after the model: one may begin elsewhere in the prompt.
+
+Source: vLLM 0.32.0, entrypoints/openai/*/protocol.py; for extra_key and lora_path SGLang 001067f,
+srt/managers/io_struct.py (GenerateReqInput)."""
 
 _SELDOM: Final = frozenset(name for name, _ in _BEFORE)
 
