@@ -33,6 +33,7 @@ from pdgate.protocols.call import (
 )
 from pdgate.protocols.errors import BadRequest
 from pdgate.protocols.fields import MOST_COUNT, UNREADABLE, count_of
+from pdgate.protocols.inline_media import counted_bytes
 
 MOST: Final = MOST_COUNT
 
@@ -170,7 +171,7 @@ def _of_each(written: bytes, prompt: int) -> Bounds:
 
 def _of_passed(body: bytes) -> Bounds:
     """Of a route that only engines know: nothing is taken to be generated unless it says how much."""
-    prompt = min(len(body) // BYTES_PER_TOKEN, MOST)
+    prompt = min(counted_bytes(body) // BYTES_PER_TOKEN, MOST)
     if not body.startswith(b"{") or len(body) > _MOST_PASSED_BYTES:
         return Bounds(prompt, 0, 0)
     try:

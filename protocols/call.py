@@ -67,7 +67,8 @@ class Call(msgspec.Struct, frozen=True):
         body: The fields as the client sent them.
         headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
-        prompt_tokens: Estimated from the body's size.
+        prompt_tokens: Estimated from the body's size; of media in it each counts as so many (inline_media.py).
+        has_media: That was so.
         blocks: Hashes of its prompt's beginnings; None until first asked for
             (scheduling/prefix/index.py).
         api: What its route is, if it is none of the two.
@@ -85,6 +86,7 @@ class Call(msgspec.Struct, frozen=True):
     model: str | None = None
     streams: bool = False
     prompt_tokens: int = 0
+    has_media: bool = False
     method: str = "POST"
     blocks: Sequence[int] | None = None
     api: Api | None = None

@@ -109,7 +109,10 @@ class Reservation:
 
         Return the watch of the pieces of a stream that begins with this, or None.
         """
-        self._update = None
+        update = self._update
+        if update is not None:
+            self._update = None
+            update.confirm()
         endpoint = self._endpoint
         endpoint.shown_reads += 1
         # Else it took less than was to be read when it came, which says nothing of the engine.
@@ -130,12 +133,12 @@ class Reservation:
     def presume_end(self) -> None:
         """The same of an engine that reads and no more: the end, after which the prompt may still turn out not to be there."""
         update = self._update
+        self._update = None
         self.end()
         self._update = update
 
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
-        self._update = None
         self.end()
         endpoint = self._endpoint
         endpoint.shown_reads += 1
@@ -144,7 +147,10 @@ class Reservation:
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         """Note how long taking over prefill's KV took; return the same."""
-        self._update = None
+        update = self._update
+        if update is not None:
+            self._update = None
+            update.confirm()
         watch = self._begin()
         self._endpoint.latency.has_loaded(self._tokens, seconds)
         return watch
@@ -192,7 +198,10 @@ class Reservation:
 
     def end(self) -> None:
         # It may be known for longer than its call is, whose body may be large.
-        self._update = None
+        update = self._update
+        if update is not None:
+            self._update = None
+            update.confirm()
         if not self._ended:
             self._ended = True
             endpoint = self._endpoint
@@ -262,5 +271,5 @@ class Reservation:
     ) -> None:
         if error is not None:
             self.withdraw()
-        elif not self._ended:
+        elif not self._ended or self._update is not None:
             self.end()

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from pdgate.forwarders.base import Reserved
-from pdgate.forwarders.encoding import ASIDE_BYTES
+from pdgate.forwarders.encoding import is_long
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.record import PREFILL_ONLY, Record
 from pdgate.forwarders.retry import FRESH, RetryState
@@ -43,7 +43,7 @@ from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.steering import DESTINATION, ENCODERS, PREFILLER, narrowed
 from pdgate.protocols import media
 from pdgate.protocols.apis import PASSED
-from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Headers, encode
+from pdgate.protocols.call import Call, Headers, encode
 from pdgate.protocols.errors import (
     EngineRefused,
     GatewayError,
@@ -287,7 +287,7 @@ class EndpointPicker:
         encoding = self._execution.encoding
         if encoding is None or not encoding.wants(call):
             return []
-        if call.prompt_tokens * BYTES_PER_TOKEN > ASIDE_BYTES:
+        if is_long(call):
             items = await asyncio.to_thread(media.items_of, call)
         else:
             items = media.items_of(call)

@@ -260,6 +260,24 @@ def test_engines_are_not_asked_to_fetch_pictures() -> None:
     assert not is_text(completion(["one", "two"]))
 
 
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("extra_key", "tenant"),
+        ("lora_path", "an-adapter"),
+        ("truncate_prompt_tokens", 500),
+        ("truncation_side", "left"),
+    ],
+)
+def test_a_prompt_that_engines_keep_as_another_one_is_not_found_by_its_tokens(
+    field: str, said: object
+) -> None:
+    """Events do not say so, or its tokens are others."""
+    for value, found in ((said, False), (None, True)):
+        assert (token_ids(completion(TOKENS, **{field: value})) is not None) == found
+        assert is_text(completion("text", **{field: value})) == found
+
+
 def test_blocks_whose_parent_is_unknown_have_no_place() -> None:
     fleet, cache = Fleet(), KvCache()
     fleet.says("a", cache.stored(TOKENS, 30))

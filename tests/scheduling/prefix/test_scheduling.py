@@ -183,6 +183,25 @@ def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
     assert engines.index.read_tokens == 0
 
 
+def test_a_client_that_leaves_takes_nothing_of_what_others_have_read() -> None:
+    """The first with a system prompt waits and leaves; of those behind it two were read, one is presumed to be, one will be."""
+    engines = Engines()
+    first, *others = (call_of((*BLOCKS, 20 + number)) for number in range(5))
+    leaves = engines.scheduler.reserve(Role.PREFILL, first)
+    reads = [engines.scheduler.reserve(Role.PREFILL, one) for one in others]
+    for one in reads[:2]:
+        one.read(0.1)
+    reads[2].presume_end()
+
+    leaves.withdraw()
+
+    assert engines.known(first) == {"p0": len(BLOCKS)}
+    for one in reads[2:]:
+        with one:
+            pass
+    assert [engines.known(one) for one in others] == [{"p0": len(BLOCKS) + 1}] * 4
+
+
 def test_what_prefill_is_presumed_to_have_is_taken_back_when_its_call_fails() -> None:
     engines = Engines()
 
