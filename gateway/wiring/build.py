@@ -180,7 +180,7 @@ def _front(
     app = create_app(
         core.endpoints,
         core.prober,
-        metrics.registry_of(shared.collect if shared else counted),
+        shared.collect if shared else counted,
         partial(running, core.upstream, core.prober, feed, jobs, core.watchdog),
         lambda: front,
         core.recent if settings.debug_routes else None,

@@ -277,7 +277,7 @@ async def test_a_bug_on_another_route_is_an_internal_error_too(
     def buggy(_: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr("pdgate.gateway.app.generate_latest", buggy)
+    monkeypatch.setattr("pdgate.gateway.metrics.page.generate_latest", buggy)
     async with pair() as gateway:
         answer = await gateway.http.get("/metrics")
 

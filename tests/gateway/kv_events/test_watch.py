@@ -14,8 +14,8 @@ from pdgate.gateway.kv_events import subscriptions, tokenizing
 from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS
 from pdgate.gateway.kv_events.subscriptions import Where
 from pdgate.gateway.kv_events.watch import EventWatch
+from pdgate.gateway.metrics.page import registry_of
 from pdgate.gateway.upstream.one_shot import OneShotAnswer
-from pdgate.gateway.wiring.metrics import registry_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints

@@ -13,8 +13,9 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.metrics.family import Counter, Gauge, SampleMerge, Samples
 from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.gateway.metrics.page import registry_of
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
-from pdgate.gateway.wiring.metrics import registry_of, together
+from pdgate.gateway.wiring.metrics import together
 from tests.support.waiting import until
 
 
