@@ -443,7 +443,9 @@ class Work:
             try:
                 params = self._kept(live, live.keep, blocks, output)
             except HookFailed as error:
-                self.release(job.id)
+                # Its reader may have been told of them before it failed.
+                if lease := self._retained.leases.release(job.id):
+                    self._drop(job.id, lease.blocks, "it could not be offered")
                 self._outbox.refuse(job.id, str(error))
                 return
         self._outbox.finish(live, output, params)
