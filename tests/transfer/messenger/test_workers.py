@@ -5,7 +5,7 @@ the same blocks for a request, as vLLM's scheduler gives them out.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -43,13 +43,19 @@ PAIRS = {
 
 
 class Engine:
-    """Workers with a rank each."""
+    """Workers with a rank each, or with those of `held`."""
 
-    def __init__(self, layout: KvLayout, stack: ExitStack, backend: str = "tcp") -> None:
-        ranks = range(shape_of(layout).ranks)
+    def __init__(
+        self,
+        layout: KvLayout,
+        stack: ExitStack,
+        backend: str = "tcp",
+        held: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        held = held or [(rank,) for rank in range(shape_of(layout).ranks)]
         self.layout = layout
         self.nodes = [
-            stack.enter_context(closing(Node(backend, layout, ranks=(rank,)))) for rank in ranks
+            stack.enter_context(closing(Node(backend, layout, ranks=ranks))) for ranks in held
         ]
         for node in self.nodes:
             node.service.workers = [one.worker for one in self.nodes]
@@ -104,6 +110,26 @@ def test_each_rank_gets_its_share_and_every_worker_its_pages_back(
         moved = shape_of(pair[1]).bytes_of(-(-TOKENS // unit) * unit - pair[1].block_tokens)
         assert sum(node.counters.bytes_moved for node in decode.nodes) == moved
         assert sum(node.counters.bytes_sent for node in prefill.nodes) == moved
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_worker_of_stages_that_are_not_neighbours_exchanges_its_layers(
+    side: str, mode: dict[str, Any]
+) -> None:
+    """The write of a layer between them, by itself, was one of nothing, and never ended."""
+    stages, held = replace(HND, stages=(1, 1, 1)), [(0, 2), (1,)]
+    with ExitStack() as stack:
+        prefill = Engine(*((stages, stack, "tcp", held) if side == "prefill" else (HND, stack)))
+        decode = Engine(*((stages, stack, "tcp", held) if side == "decode" else (HND, stack)))
+        contents = [node.expect("k", TOKENS) for node in prefill.nodes]
+        for node in prefill.nodes:
+            node.kept("k", TOKENS)
+        decode.load("k", prefill.port, **mode)
+
+        assert decode.results() == [None] * len(decode.nodes)
+        assert all(node.holds("k", contents[0]) for node in decode.nodes)
+        assert prefill.freed() == ["k"] * len(prefill.nodes)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
