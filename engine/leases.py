@@ -70,7 +70,8 @@ class RetainedPages:
         self.leases.hold(lease)
 
     def linger(self, request_id: str, blocks: list[int]) -> None:
-        self._lingering[request_id] = blocks
+        # What was preempted may be computed anew, and dropped again, before its reader is done.
+        self._lingering.setdefault(request_id, []).extend(blocks)
 
     def strand(self, request_id: str, blocks: list[int]) -> None:
         self._stranded[request_id] = blocks

@@ -89,6 +89,22 @@ def test_pages_that_a_step_needs_are_not_read_any_longer() -> None:
     assert connector.broken_off == ["preempted"]
 
 
+def test_what_is_preempted_and_dropped_again_gives_all_of_its_pages_back() -> None:
+    """Its first pages are being read when its client leaves; they were never free again."""
+    work, connector = read_from(blocks=2, now=lambda: 0.0)
+    work.submit(ask("big", "abcdef", THREE_TOKENS, params={"keep": True}))
+    while not work.step().idle:
+        pass
+    assert connector.broken_off == ["big"]
+    assert work.gauges.blocks_used == 2
+
+    work.abort("big")
+    work.release("big")
+
+    assert [name for name, _ in connector.meeting.dropped] == ["big", "big"]
+    assert work.gauges.blocks_used == 0
+
+
 @pytest.mark.parametrize("in_use", [False, True])
 def test_pages_that_could_not_be_offered_are_free_when_no_reader_has_them(in_use: bool) -> None:
     """They were at once, the offer stood, and its reader got the next request's KV as good."""

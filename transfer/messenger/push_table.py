@@ -194,14 +194,17 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
-            request.lingering = lingering = not all(push.sending.over for push in pushes)
-            if lingering:
-                self._counters.add(lingering=len(request.block_ids))
-        if lingering:
+            # Again, of one that is computed anew: what lingers are the pages that it had first.
+            begins = request.lingering is None and not all(push.sending.over for push in pushes)
+            if begins:
+                request.lingering = len(request.block_ids)
+                self._counters.add(lingering=request.lingering)
+            lingers = request.lingering is not None
+        if begins:
             self._give_time(request_id, pushes)
         for push in pushes:
             self._look(push)
-        return lingering
+        return lingers
 
     def break_off(self, request_id: str) -> None:
         """The pages of what was dropped are needed now: the engine must not wait for a peer that does not read.
@@ -422,14 +425,14 @@ class PushTable:
 
     def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
-        if request.lingering:
-            self._counters.add(lingering=-len(request.block_ids))
+        if (lingered := request.lingering) is not None:
+            self._counters.add(lingering=-lingered)
         if error is None:
             self._offers.forget(request.id)
         else:
             # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
-        if offered or request.lingering or (request.kept and not request.dropped):
+        if offered or lingered is not None or (request.kept and not request.dropped):
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

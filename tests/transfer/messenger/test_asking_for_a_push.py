@@ -368,6 +368,29 @@ def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode
     assert prefill.connector.counters.lingering == 0
 
 
+def test_what_is_dropped_twice_lingers_once(backend: str, decode: FakeCore) -> None:
+    """Preempted, and computed anew in other pages when its client left: as many as it had stayed counted."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        held = hold_back(prefill)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+
+            assert prefill.connector.dropped("p1", "preempted")
+            for layer in range(LAYOUT.layers):
+                prefill.connector.layer_computed("p1", layer, P_BLOCKS[:1], LAYOUT.block_tokens)
+            assert prefill.connector.dropped("p1", "aborted")
+            assert prefill.connector.counters.lingering == len(P_BLOCKS)
+            held.go_on()
+
+            assert prefill.freed.get(timeout=SECONDS) == "p1"
+            assert prefill.connector.counters.lingering == 0
+    assert prefill.freed.empty()
+
+
 def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
     prefill: FakeCore, decode: FakeCore
 ) -> None:
