@@ -374,7 +374,7 @@ class PushTable:
         push.close()
         if request is not None:
             self._offers.unclaim(push.asked.key, push)
-            self._count(push, error, last=last)
+            self._count(push, error, whole=last and request.taken >= push.asked.share.of)
         else:
             self._unmet(push)
         if error is not None:
@@ -398,7 +398,10 @@ class PushTable:
             request.error = request.error or error
             for other in others:
                 other.sending.stop(error)
-        if others or not (request.error is not None or request.taken >= share.of):
+        if others:
+            return False
+        # No other may have a share of what was dropped.
+        if request.error is None and not request.dropped and not request.taken >= share.of:
             return False
         request.done = request.error is None and not (request.kept or request.dropped)
         if not request.done:
@@ -412,14 +415,14 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _count(self, push: OutgoingPush, error: HandOverError | None, *, last: bool) -> None:
+    def _count(self, push: OutgoingPush, error: HandOverError | None, *, whole: bool) -> None:
         asked, shape = push.asked, self._shape
         tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
         self._counters.add(seconds_sending=time.monotonic() - push.met_at)
         if error is None:
             moving = shards.pairs(shape, asked.shape, asked.key, asked.between)
             moved = shards.moved_bytes(shape, asked.shape, tokens, moving)
-            self._counters.add(sent=int(last), bytes_sent=moved)
+            self._counters.add(sent=int(whole), bytes_sent=moved)
         else:
             self._counters.add(sends_failed=1)
 

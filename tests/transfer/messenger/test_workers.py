@@ -23,6 +23,7 @@ from pdgate.transfer.plan.layout import KvLayout
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.waiting import wait_until
 from tests.transfer.messenger.nodes import SECONDS, Node, shape_of
+from tests.transfer.messenger.test_asking_for_a_push import hold_back
 from tests.transfer.messenger.test_layouts import BIG, HND, LATENT, MODES, NHD, TOKENS
 
 PAIRS = {
@@ -208,6 +209,29 @@ def test_a_share_that_fails_ends_the_others_of_its_call() -> None:
         assert "the decode engine gave up" in (other.result() or "")
         assert node.aborted.get(timeout=SECONDS) == "k"
         assert (node.used, one.used, other.used) == (0, 0, 0)
+
+
+def test_a_share_that_lands_when_all_is_dropped_is_the_last_of_it() -> None:
+    """The other workers are refused from now on; prefill kept its pages for them, for ever."""
+    with two((HND, replace(HND, tp=2))) as (prefill, decode):
+        (node,) = prefill.nodes
+        content = node.expect("k", TOKENS)
+        node.kept("k", TOKENS)
+        held = hold_back(node.backend)
+        one, other = decode.nodes
+        one.load("k", prefill.port, TOKENS)
+        assert held.begun.acquire(timeout=SECONDS)
+
+        node.offers.drop("k", "its lease ended")
+        assert node.pushes.drop("k", "its lease ended")
+        held.go_on()
+
+        assert one.result() is None
+        assert one.has("k", content)
+        assert node.freed.get(timeout=SECONDS) == "k"
+        assert (node.counters.lingering, node.counters.sent) == (0, 0)
+        other.load("k", prefill.port, TOKENS)
+        assert "its lease ended" in (other.result() or "")
 
 
 def test_a_prompt_that_decode_has_already_is_let_go_by_every_worker() -> None:
