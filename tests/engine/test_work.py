@@ -89,6 +89,26 @@ def test_pages_that_a_step_needs_are_not_read_any_longer() -> None:
     assert connector.broken_off == ["preempted"]
 
 
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_readers_whose_lease_is_over_end_when_a_prompt_needs_their_pages(blocks: int) -> None:
+    """It waited until they were late, for up to ten seconds."""
+    now = 0.0
+    work, connector = read_from(blocks, lambda: now)
+    work.submit(ask("kept", "abc", THREE_TOKENS, params={"keep": True}))
+    while not work.step().idle:
+        pass
+    now = 1.0
+    work.end_leases()
+
+    work.submit(ask("next", "abc", THREE_TOKENS))
+    for _ in range(3):
+        work.step()
+    assert connector.broken_off == (["kept"] if blocks == 2 else [])
+
+    work.release("kept")
+    assert work.step().idle == (blocks == 4)
+
+
 def test_what_is_preempted_and_dropped_again_gives_all_of_its_pages_back() -> None:
     """Its first pages are being read when its client leaves; they were never free again."""
     work, connector = read_from(blocks=2, now=lambda: 0.0)
