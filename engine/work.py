@@ -282,7 +282,10 @@ class Work:
 
     def step(self) -> Done:
         step = self._scheduler.step(self._retained.handing_over)
-        self._give_up_evicted()
+        self._drop_evicted()
+        if step.out_of_pages:
+            for request_id in self._retained.take_undisturbed():
+                self.hooks.break_off(request_id)
         for job in step.loads:
             self._start(self._live[job.id])
         if not step.chunks:
@@ -349,11 +352,10 @@ class Work:
         del self._live[live.job.id]
         self._outbox.fail_load(live.job.id, error, as_abort=self.hooks.failed_load_is_abort)
 
-    def _give_up_evicted(self) -> None:
+    def _drop_evicted(self) -> None:
         evicted, self._scheduler.evicted = self._scheduler.evicted, []
         for job, blocks in evicted:
-            if self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages"):
-                self.hooks.break_off(job.id)
+            self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
 
     def _with_guesses(self, chunks: list[StepChunk]) -> list[StepChunk]:
         """Guesses take what the step has left, and never of pages that a peer reads."""
@@ -443,7 +445,9 @@ class Work:
             try:
                 params = self._kept(live, live.keep, blocks, output)
             except HookFailed as error:
-                self.release(job.id)
+                # Its reader may have been told of them before it failed.
+                if lease := self._retained.leases.release(job.id):
+                    self._drop(job.id, lease.blocks, "it could not be offered")
                 self._outbox.refuse(job.id, str(error))
                 return
         self._outbox.finish(live, output, params)
@@ -484,11 +488,9 @@ class Work:
         if live.keep is not None:
             self._drop(job.id, blocks, why)
 
-    def _drop(self, request_id: str, blocks: list[int], why: str) -> bool:
-        """The connector hears of it first, so that no reader comes for pages used anew. True if one is in them."""
-        lingering = self.hooks.dropped(request_id, why)
-        if lingering:
+    def _drop(self, request_id: str, blocks: list[int], why: str) -> None:
+        """The connector hears of it first, so that no reader comes for pages used anew."""
+        if self.hooks.dropped(request_id, why):
             self._retained.linger(request_id, blocks)
         else:
             self._scheduler.drop(blocks)
-        return lingering

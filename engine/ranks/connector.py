@@ -112,11 +112,10 @@ class RanksConnector(Connector):
         own = keep.ticket if isinstance(keep.ticket, tuple) else (keep,) * len(self._all)
         pages = replace(pages, block_ids=tuple(pages.block_ids))
         words = [(request_id, one, pages, first_token, finish_reason) for one in own]
-        try:
-            params: Mapping[str, Any] | None = _values(self._ask("kept", words))[0]
-        except RuntimeError:
-            self.dropped(request_id, "it could not be offered")
-            raise
+        with self._lock:
+            # What was dropped, and computed anew, is kept for no reader: the ranks release it at once.
+            self._keeps.setdefault(request_id, _Kept(set(self._all)))
+        params: Mapping[str, Any] | None = _values(self._ask("kept", words))[0]
         return params
 
     def dropped(self, request_id: str, why: str) -> bool:

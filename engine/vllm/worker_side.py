@@ -131,7 +131,7 @@ class WorkerSide(Core):
                 with self._changed:
                     in_use = name in self._in_use
                 if in_use:
-                    self.connector.break_off(name)
+                    self._break_off(name)
                 with self._changed:
                     while not self._changed.wait_for(
                         lambda name=name: name not in self._in_use,  # type: ignore[misc]
@@ -378,9 +378,22 @@ class WorkerSide(Core):
 
     def _refuse_readers(self, name: str, why: str) -> None:
         """It is in use already: its last reader may leave, and release it, at any moment."""
-        if not self.connector.dropped(name, why):
+        try:
+            in_use = self.connector.dropped(name, why)
+        # Nobody would release it, and a step that preempts it wait for ever.
+        except Exception:
+            log.exception("the connector could not drop %s", name)
+            in_use = False
+        if not in_use:
             with self._changed:
                 self._in_use.discard(name)
+
+    def _break_off(self, name: str) -> None:
+        try:
+            self.connector.break_off(name)
+        # Its reader is still there, and has to be waited for.
+        except Exception:
+            log.exception("the connector could not break off %s", name)
 
     def _free(self, name: str) -> None:
         """vLLM may have its blocks back, unless a reader is in them: then `release` comes."""

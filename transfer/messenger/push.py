@@ -27,7 +27,7 @@ class PushRequest:
         pending: It is kept, and how many of its tokens are there is not said yet: the device has not come so far.
         lost: Why the device will never come so far.
         dropped: The core wants its pages back.
-        lingering: It waits for `release` all the same.
+        lingering: Pages that were read from then, for which it waits for `release` all the same; None if it does not.
         done: It was handed over before it was kept.
         taken: Ranks of decode that have theirs.
         error: What a push of it ended with; the others end with it.
@@ -42,7 +42,7 @@ class PushRequest:
     pending: bool = False
     lost: HandOverError | None = None
     dropped: bool = False
-    lingering: bool = False
+    lingering: int | None = None
     done: bool = False
     taken: frozenset[int] = frozenset()
     error: HandOverError | None = None

@@ -194,14 +194,17 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
-            request.lingering = lingering = not all(push.sending.over for push in pushes)
-            if lingering:
-                self._counters.add(lingering=len(request.block_ids))
-        if lingering:
+            # Again, of one that is computed anew: what lingers are the pages that it had first.
+            begins = request.lingering is None and not all(push.sending.over for push in pushes)
+            if begins:
+                request.lingering = len(request.block_ids)
+                self._counters.add(lingering=request.lingering)
+            lingers = request.lingering is not None
+        if begins:
             self._give_time(request_id, pushes)
         for push in pushes:
             self._look(push)
-        return lingering
+        return lingers
 
     def break_off(self, request_id: str) -> None:
         """The pages of what was dropped are needed now: the engine must not wait for a peer that does not read.
@@ -371,7 +374,7 @@ class PushTable:
         push.close()
         if request is not None:
             self._offers.unclaim(push.asked.key, push)
-            self._count(push, error, last=last)
+            self._count(push, error, whole=last and request.taken >= push.asked.share.of)
         else:
             self._unmet(push)
         if error is not None:
@@ -395,7 +398,10 @@ class PushTable:
             request.error = request.error or error
             for other in others:
                 other.sending.stop(error)
-        if others or not (request.error is not None or request.taken >= share.of):
+        if others:
+            return False
+        # No other may have a share of what was dropped.
+        if request.error is None and not request.dropped and not request.taken >= share.of:
             return False
         request.done = request.error is None and not (request.kept or request.dropped)
         if not request.done:
@@ -409,27 +415,27 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _count(self, push: OutgoingPush, error: HandOverError | None, *, last: bool) -> None:
+    def _count(self, push: OutgoingPush, error: HandOverError | None, *, whole: bool) -> None:
         asked, shape = push.asked, self._shape
         tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
         self._counters.add(seconds_sending=time.monotonic() - push.met_at)
         if error is None:
             moving = shards.pairs(shape, asked.shape, asked.key, asked.between)
             moved = shards.moved_bytes(shape, asked.shape, tokens, moving)
-            self._counters.add(sent=int(last), bytes_sent=moved)
+            self._counters.add(sent=int(whole), bytes_sent=moved)
         else:
             self._counters.add(sends_failed=1)
 
     def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
-        if request.lingering:
-            self._counters.add(lingering=-len(request.block_ids))
+        if (lingered := request.lingering) is not None:
+            self._counters.add(lingering=-lingered)
         if error is None:
             self._offers.forget(request.id)
         else:
             # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
-        if offered or request.lingering or (request.kept and not request.dropped):
+        if offered or lingered is not None or (request.kept and not request.dropped):
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

@@ -57,6 +57,10 @@ class Sharded:
             for way, pair, chunk in zip(self._ways, self._pairs, chunks, strict=True)
             if (shared := common(layers, pair.link.layers))
         ]
+        if not parts:
+            # Layers between those of ranks that are not neighbours.
+            done(None)
+            return
         ended = _last(len(parts), done)
         for way, ranges in parts:
             way.write(ranges, asked.until, asked.immediate, ended)

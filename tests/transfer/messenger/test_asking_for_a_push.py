@@ -12,6 +12,7 @@ import pytest
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer import descriptors
+from pdgate.transfer.base import Backend
 from pdgate.transfer.messenger import messages, push_table, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.push import PushRequest
@@ -104,8 +105,8 @@ class HeldBack:
         transfer.on_interrupt(None)
 
 
-def hold_back(core: FakeCore) -> HeldBack:
-    backend = core.backend
+def hold_back(backend: Backend) -> HeldBack:
+    """Transfers of this engine."""
     assert isinstance(backend, Moving)
     plan = backend.plan
     held = HeldBack(threading.Semaphore(0), threading.Condition())
@@ -354,7 +355,7 @@ def test_a_lease_that_ends_before_the_push_is_a_named_error(
 
 def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode: FakeCore) -> None:
     """Nobody needs the pages yet, and decode, which has asked in time, needs them."""
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     load(decode, prefill.connector.kv_address[1])
     assert held.begun.acquire(timeout=SECONDS)
 
@@ -368,10 +369,33 @@ def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode
     assert prefill.connector.counters.lingering == 0
 
 
+def test_what_is_dropped_twice_lingers_once(backend: str, decode: FakeCore) -> None:
+    """Preempted, and computed anew in other pages when its client left: as many as it had stayed counted."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        held = hold_back(prefill.backend)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+
+            assert prefill.connector.dropped("p1", "preempted")
+            for layer in range(LAYOUT.layers):
+                prefill.connector.layer_computed("p1", layer, P_BLOCKS[:1], LAYOUT.block_tokens)
+            assert prefill.connector.dropped("p1", "aborted")
+            assert prefill.connector.counters.lingering == len(P_BLOCKS)
+            held.go_on()
+
+            assert prefill.freed.get(timeout=SECONDS) == "p1"
+            assert prefill.connector.counters.lingering == 0
+    assert prefill.freed.empty()
+
+
 def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
     prefill: FakeCore, decode: FakeCore
 ) -> None:
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     load(decode, prefill.connector.kv_address[1])
     assert held.begun.acquire(timeout=SECONDS)
     assert prefill.connector.dropped("p1", "preempted")
@@ -388,7 +412,7 @@ def test_what_is_in_flight_when_a_lease_ends_has_to_land_in_time(
 ) -> None:
     """A decode engine that says that it lives, and takes nothing, would keep prefill's pages."""
     monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     load(decode, prefill.connector.kv_address[1])
     assert held.begun.acquire(timeout=SECONDS)
 
@@ -401,7 +425,7 @@ def test_what_is_in_flight_when_a_lease_ends_has_to_land_in_time(
 def test_where_no_thread_can_wait_for_it_it_is_broken_off_at_once(
     prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     load(decode, prefill.connector.kv_address[1])
     assert held.begun.acquire(timeout=SECONDS)
 
@@ -418,7 +442,7 @@ def no_thread(*_: object) -> None:
 
 def test_what_decode_gives_up_is_broken_off(prefill: FakeCore, decode: FakeCore) -> None:
     """Behind writes to a hung engine it would keep the pages of this one, too."""
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     load(decode, prefill.connector.kv_address[1])
     assert held.begun.acquire(timeout=SECONDS)
 
@@ -434,7 +458,7 @@ def test_what_is_written_for_one_that_has_hung_up_has_to_land_in_time(
 ) -> None:
     """It had said how long it waits, which may be an hour."""
     monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
-    held = hold_back(prefill)
+    held = hold_back(prefill.backend)
     with dial(prefill) as sock:
         messages.send(sock, push(decode))
         assert held.begun.acquire(timeout=SECONDS)
