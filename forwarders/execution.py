@@ -242,7 +242,15 @@ class Execution:
         if resuming is not None:
             committed = resuming.has_begun(record)
             if committed:
-                why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
+                # An engine may do better without the hand-over, and is asked next.
+                untold = (
+                    over_kv
+                    and not (isinstance(error, EngineFailed) and error.broke_off)
+                    and policy.decode_stands_in
+                    and failed.route.way.decode_can_prefill
+                    and not failed.state.without_prefill
+                )
+                why_not = record.not_resumed = resuming.why_not(error, failed.prefill, untold)
                 if not why_not:
                     left = resuming.left
                 elif resuming.begins_anew():

@@ -140,10 +140,18 @@ class Resuming:
         self.call, self._refused = self._asked, "the engine refuses to return token ids"
         return self.call
 
-    def why_not(self, error: GatewayError, prefill: str) -> str:
-        """What keeps another engine from going on after this break; empty for nothing."""
+    @property
+    def left(self) -> int:
+        """How often the answer may still be taken up."""
+        return self._left
+
+    def why_not(self, error: GatewayError, prefill: str, untold: bool = False) -> str:
+        """What keeps another engine from going on after this break; empty for nothing.
+
+        `untold`: it may be the hand-over's fault, which the next attempt does without.
+        """
         self.cause = self.cause or error
-        return self._why_not(error) or self._why_not_again(error, prefill)
+        return self._why_not(error) or ("" if untold else self._why_not_again(error, prefill))
 
     def begins_anew(self) -> bool:
         """Whether the answer can, as the client has nothing of it: then what was gathered is forgotten."""
