@@ -276,9 +276,12 @@ class Execution:
             if committed and resuming is not None:
                 raise resuming.cause or found.error
             raise found.error
+        if isinstance(error, KvExpired) and failed.kv is not None:
+            word = request_id.attempt(call.id)
+            call = failed.kv.apart(call, word)
+            if resuming is not None:
+                resuming.asks_apart(failed.kv, word)
         if isinstance(found, Again):
-            if isinstance(error, KvExpired) and failed.kv is not None:
-                call = failed.kv.apart(call, request_id.attempt(call.id))
             return call, found.state
         assert resuming is not None
         return resuming.rest(), found.state

@@ -12,6 +12,7 @@ and gathered.py makes one answer of the events.
 from typing import Self
 
 from pdgate.forwarders.base import Answer
+from pdgate.forwarders.kv_lease import KvLease
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
@@ -32,7 +33,7 @@ from pdgate.protocols.fields import is_true
 class Resuming:
     """
     Attributes:
-        call: The client's, with token ids asked for.
+        call: The client's, with token ids asked for, apart from KV that was late.
         cause: The first break, which the client gets if the stream ends with a later one.
     """
 
@@ -144,6 +145,10 @@ class Resuming:
     def left(self) -> int:
         """How often the answer may still be taken up."""
         return self._left
+
+    def asks_apart(self, late: KvLease, word: str) -> None:
+        """From now on, of engines that may have kept KV that was late."""
+        self.call, self._asked = late.apart(self.call, word), late.apart(self._asked, word)
 
     def why_not(self, error: GatewayError, prefill: str, untold: bool = False) -> str:
         """What keeps another engine from going on after this break; empty for nothing.

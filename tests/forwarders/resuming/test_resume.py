@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from pdgate.forwarders.base import Answer, Leg
 from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.forwarders.kv_lease import KvLease, KvLedger, KvRules
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.resuming.relay import MOST_HELD
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.protocols import sse
-from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, value
 from pdgate.protocols.chunks import LARGE_BYTES
-from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow
+from pdgate.protocols.dialects import nixl
+from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow, KvExpired
 from pdgate.protocols.instance import Instance, Role
 from tests.forwarders.resuming.speaking import NO_CHOICES, PING, PROMPT, SAID, TEXT, Speaking
 from tests.support.answers import piece, prefilled
@@ -339,6 +341,64 @@ async def test_a_call_that_ends_two_engines_at_the_same_token_is_not_tried_on_a_
     assert isinstance(told.error, EngineFailed)
     assert told.record.not_resumed == "two engines failed at the same token"
     assert len(engines.visits) == 4
+
+
+class Late(Speaking):
+    """The KV of a decode engine's leg is late, the one of this number."""
+
+    def __init__(self, late: int, *breaks: int, refusing: EngineRejected | None = None) -> None:
+        super().__init__(*breaks)
+        self.late, self.refuses = late, refusing
+
+    async def _head(self, leg: Leg) -> Sequence[Step]:
+        if leg.to.role is Role.DECODE:
+            self.late -= 1
+            if self.late == 0:
+                raise KvExpired("late", at=leg.to.id)
+            if self.late < 0:
+                self.refusing = self.refuses
+        return await super()._head(leg)
+
+    @property
+    def salts(self) -> list[object]:
+        """Those that decode engines were asked with."""
+        return [value(leg.body, "cache_salt") for leg, _ in self.sent if leg.to.role is Role.DECODE]
+
+
+@pytest.mark.parametrize("late", [1, 2], ids=["before the first byte", "in the continuation"])
+async def test_what_follows_kv_that_was_late_is_asked_for_apart_from_it(late: int) -> None:
+    """The engine keeps the wrong KV under the old salt; the rest of the answer would be read of it."""
+    engines = Late(late, 4)
+
+    told = await ask(engines, ask_for(cache_salt="own"))
+
+    assert heard(told.body) == await said(ask_for())
+    before, after = engines.salts[:late], engines.salts[late:]
+    assert set(before) == {"own"}
+    (salt,) = set(after)
+    assert isinstance(salt, str)
+    assert salt.startswith("own-")
+
+
+async def test_nor_is_it_asked_for_as_before_where_ids_are_refused() -> None:
+    said = b'{"error": {"message": "return_token_ids is not supported with stream"}}'
+    engines = Late(1, refusing=EngineRejected(400, (), said))
+
+    told = await ask(engines, ask_for(cache_salt="own"))
+
+    assert heard(told.body).text == TEXT
+    assert "own" not in engines.salts[1:]
+
+
+def test_nor_when_it_goes_on_after_it_gave_way() -> None:
+    call = ask_for(cache_salt="own")
+    record = Record(call)
+    resuming = Resuming.of(call, record, nobody, 3, gathers=True)
+    assert resuming is not None
+
+    resuming.asks_apart(KvLease(KvRules(apart=nixl.apart), "p0", KvLedger()), "word")
+
+    assert resuming.later(record).value("cache_salt") == "own-word"
 
 
 class Uncrossed(Speaking):
