@@ -66,6 +66,7 @@ from pdgate.forwarders.retry import (
     GiveUp,
     RetryPolicy,
     RetryState,
+    may_be_over_kv,
     noted,
     step,
 )
@@ -111,7 +112,8 @@ class Execution:
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         room: Memory for answers that are put together of streams; None for as much as they take.
         unseen: Prompts of answers that come whole.
-        accused: Engines that were excused over a call, and on which no leg has ended well since.
+        accused: Engines that were excused over a call, and on which no leg has ended well since; whether only
+            one of a hand-over counts.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class Execution:
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.room: GatheringRoom | None = None
         self.unseen = UnseenReads()
-        self.accused: set[str] = set()
+        self.accused: dict[str, bool] = {}
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
@@ -234,12 +236,24 @@ class Execution:
         """The call and the state of the next attempt. Raises what the client gets if none follows."""
         call, record = failed.call, failed.record
         committed = record.committed is not None
-        why_not = None
+        why_not, policy = None, self.router.policy
+        left = policy.max_attempts - (record.attempts - len(record.pauses))
+        over_kv = may_be_over_kv(error, failed.prefill) and not record.is_answering
         if resuming is not None:
             committed = resuming.has_begun(record)
             if committed:
-                why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
-                if why_not and resuming.begins_anew():
+                # An engine may do better without the hand-over, and is asked next.
+                untold = (
+                    over_kv
+                    and not (isinstance(error, EngineFailed) and error.broke_off)
+                    and policy.decode_stands_in
+                    and failed.route.way.decode_can_prefill
+                    and not failed.state.without_prefill
+                )
+                why_not = record.not_resumed = resuming.why_not(error, failed.prefill, untold)
+                if not why_not:
+                    left = resuming.left
+                elif resuming.begins_anew():
                     call, committed, why_not = resuming.call, False, None
         # That it gave way is no failure; and neither its pauses nor its wait for room are time that engines took.
         waited = record.paused_seconds + (record.queued_seconds or 0.0)
@@ -247,22 +261,27 @@ class Execution:
             error,
             call,
             failed.prefill,
-            record.attempts - len(record.pauses),
+            over_kv,
+            failed.route.way.decode_can_prefill,
+            left,
             record.clock() - record.started - waited,
             committed,
             why_not,
         )
-        found = step(self.router.policy, self.accused, failed.state, failure)
+        found = step(policy, self.accused.keys(), failed.state, failure)
         if isinstance(found, GiveUp):
             if found.excused:
-                self.accused.update(found.excused)
+                self.accused.update(dict.fromkeys(found.excused, found.at_hand_over))
                 self.engines.excuse(found.excused)
             if committed and resuming is not None:
                 raise resuming.cause or found.error
             raise found.error
+        if isinstance(error, KvExpired) and failed.kv is not None:
+            word = request_id.attempt(call.id)
+            call = failed.kv.apart(call, word)
+            if resuming is not None:
+                resuming.asks_apart(failed.kv, word)
         if isinstance(found, Again):
-            if isinstance(error, KvExpired) and failed.kv is not None:
-                call = failed.kv.apart(call, request_id.attempt(call.id))
             return call, found.state
         assert resuming is not None
         return resuming.rest(), found.state
@@ -484,6 +503,8 @@ class Attempt:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
+            if execution.accused:
+                execution.accused.pop(engine.id, None)
             if self.keeps:
                 self._asked = leg
             try:
@@ -556,7 +577,10 @@ class Attempt:
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
         try:
-            return await self._ask_prefill(leg, reserved)
+            reply = await self._ask_prefill(leg, reserved)
+            if self._execution.accused:
+                self._execution.accused.pop(leg.to.id, None)
+            return reply
         except GatewayError:
             if not self.record.is_answering:
                 raise
@@ -594,8 +618,6 @@ class Attempt:
             raise
         # `LegRecord.end`, of one that ended well.
         noted.ended, noted.outcome = now, "ok"
-        if execution.accused:
-            execution.accused.discard(leg.to.id)
         prefill.worked()
         prefill.read(now - noted.started)
         self.reading = None
@@ -674,8 +696,9 @@ class Attempt:
             self._failed(noted, error)
             raise
         noted.ended, noted.outcome = clock(), "ok"
-        if execution.accused:
-            execution.accused.discard(leg.to.id)
+        accused = execution.accused
+        if accused and (self.prefill or not accused.get(leg.to.id)):
+            accused.pop(leg.to.id, None)
         by.worked()
         by.end()
         self.answering = None

@@ -212,9 +212,24 @@ class EngineFailed(GatewayError):
     """The engine took the request and then failed.
 
     A retry costs the work again but no correctness: nothing of the answer went out yet.
+
+    Attributes:
+        broke_off: Its connection ended before its answer did, so its process may have, too.
     """
 
     status, code, worth_retrying = 502, "engine_failed", True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+        broke_off: bool = False,
+    ) -> None:
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
+        self.broke_off = broke_off
 
 
 class EngineGaveUp(EngineFailed):

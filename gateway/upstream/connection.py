@@ -267,7 +267,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._used_before and not self._head_bytes and not self._waits:
                 exchange.fail(StaleConnection())
             else:
-                exchange.broken("broke off")
+                exchange.broke_off()
         self._drop_rest()
         self._home.lost(self)
         self.closed.set_result(None)

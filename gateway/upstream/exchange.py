@@ -286,7 +286,7 @@ class Exchange:
         except EngineRefused as error:
             engine = self.leg.to
             # "Refused" would promise that nothing was ever sent.
-            raise EngineFailed(f"{naming(engine)} broke off", at=engine.id) from error
+            raise _broke_off(engine) from error
 
     def _forget_failure(self) -> None:
         self._stage, self._error, self.due = ASKED, None, 0.0
@@ -465,6 +465,9 @@ class Exchange:
     def broken(self, what: str) -> None:
         engine = self.leg.to
         self.fail(EngineFailed(f"{naming(engine)} {what}", at=engine.id))
+
+    def broke_off(self) -> None:
+        self.fail(_broke_off(self.leg.to))
 
     # What a look at all legs asks (gateway/liveness).
 
@@ -728,6 +731,10 @@ class Exchange:
         what = "fell silent" if self._stage == BODY else "took too long to answer"
         engine = self.leg.to
         self.fail(EngineTooSlow(f"{naming(engine)} {what}", at=engine.id))
+
+
+def _broke_off(engine: Instance) -> EngineFailed:
+    return EngineFailed(f"{naming(engine)} broke off", at=engine.id, broke_off=True)
 
 
 def _no_memory() -> NoMemoryForAnswer:

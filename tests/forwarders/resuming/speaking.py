@@ -90,7 +90,7 @@ class Speaking(Scripted):
                 raise self.then
             return _joined(events, between)
         before = _joined(events[: self.breaks.pop(0)], between)
-        return [*before, *(self.how or [EngineFailed("broke off")])]
+        return [*before, *(self.how or [EngineFailed("broke off", broke_off=True)])]
 
 
 def _joined(events: Sequence[Step], between: bytes) -> list[Step]:

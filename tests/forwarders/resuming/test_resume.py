@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pdgate.forwarders.base import Answer, Leg
+from pdgate.forwarders.choices import OnPrefillFailure
+from pdgate.forwarders.kv_lease import KvLease, KvLedger, KvRules
 from pdgate.forwarders.record import Record
 from pdgate.forwarders.resuming.relay import MOST_HELD
 from pdgate.forwarders.resuming.resume import Resuming
 from pdgate.protocols import sse
-from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode
+from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, value
 from pdgate.protocols.chunks import LARGE_BYTES
-from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow
+from pdgate.protocols.dialects import nixl
+from pdgate.protocols.errors import EngineFailed, EngineRejected, EngineTooSlow, KvExpired
 from pdgate.protocols.instance import Instance, Role
 from tests.forwarders.resuming.speaking import NO_CHOICES, PING, PROMPT, SAID, TEXT, Speaking
 from tests.support.answers import piece, prefilled
@@ -46,6 +50,10 @@ def ask_for(path: str = CHAT, **fields: object) -> Call:
 
 
 LONG = b"a" * LARGE_BYTES
+
+
+def many(one: Instance, count: int) -> list[Instance]:
+    return [replace(one, id=f"{one.id[0]}{n}") for n in range(count)]
 
 
 async def ask(engines: Speaking, call: Call, most: int = 3) -> Told:
@@ -333,6 +341,153 @@ async def test_a_call_that_ends_two_engines_at_the_same_token_is_not_tried_on_a_
     assert isinstance(told.error, EngineFailed)
     assert told.record.not_resumed == "two engines failed at the same token"
     assert len(engines.visits) == 4
+
+
+class Late(Speaking):
+    """The KV of a decode engine's leg is late, the one of this number."""
+
+    def __init__(self, late: int, *breaks: int, refusing: EngineRejected | None = None) -> None:
+        super().__init__(*breaks)
+        self.late, self.refuses = late, refusing
+
+    async def _head(self, leg: Leg) -> Sequence[Step]:
+        if leg.to.role is Role.DECODE:
+            self.late -= 1
+            if self.late == 0:
+                raise KvExpired("late", at=leg.to.id)
+            if self.late < 0:
+                self.refusing = self.refuses
+        return await super()._head(leg)
+
+    @property
+    def salts(self) -> list[object]:
+        """Those that decode engines were asked with."""
+        return [value(leg.body, "cache_salt") for leg, _ in self.sent if leg.to.role is Role.DECODE]
+
+
+@pytest.mark.parametrize("late", [1, 2], ids=["before the first byte", "in the continuation"])
+async def test_what_follows_kv_that_was_late_is_asked_for_apart_from_it(late: int) -> None:
+    """The engine keeps the wrong KV under the old salt; the rest of the answer would be read of it."""
+    engines = Late(late, 4)
+
+    told = await ask(engines, ask_for(cache_salt="own"))
+
+    assert heard(told.body) == await said(ask_for())
+    before, after = engines.salts[:late], engines.salts[late:]
+    assert set(before) == {"own"}
+    (salt,) = set(after)
+    assert isinstance(salt, str)
+    assert salt.startswith("own-")
+
+
+async def test_nor_is_it_asked_for_as_before_where_ids_are_refused() -> None:
+    said = b'{"error": {"message": "return_token_ids is not supported with stream"}}'
+    engines = Late(1, refusing=EngineRejected(400, (), said))
+
+    told = await ask(engines, ask_for(cache_salt="own"))
+
+    assert heard(told.body).text == TEXT
+    assert "own" not in engines.salts[1:]
+
+
+def test_nor_when_it_goes_on_after_it_gave_way() -> None:
+    call = ask_for(cache_salt="own")
+    record = Record(call)
+    resuming = Resuming.of(call, record, nobody, 3, gathers=True)
+    assert resuming is not None
+
+    resuming.asks_apart(KvLease(KvRules(apart=nixl.apart), "p0", KvLedger()), "word")
+
+    assert resuming.later(record).value("cache_salt") == "own-word"
+
+
+class Uncrossed(Speaking):
+    """Once a stream has broken, engines of a role fail: prefill, or decode that is to load KV."""
+
+    def __init__(
+        self, role: Role, failure: EngineFailed, alone: EngineFailed | None = None
+    ) -> None:
+        super().__init__(4, then=alone)
+        self.role, self.failure = role, failure
+
+    async def _head(self, leg: Leg) -> Sequence[Step]:
+        hands_over = leg.to.role is Role.PREFILL or "kv_transfer_params" in leg.body
+        if not self.breaks and leg.to.role is self.role and hands_over:
+            self.failure.at = leg.to.id
+            raise self.failure
+        if self.then is not None:
+            self.then.at = leg.to.id
+        return await super()._head(leg)
+
+
+LOAD_FAILED = EngineFailed("the decode engine answered with status 500")
+
+
+@pytest.mark.parametrize("ps", [1, 2])
+@pytest.mark.parametrize("ds", [2, 3, 4])
+async def test_a_load_that_fails_behind_a_break_is_not_the_call(ps: int, ds: int) -> None:
+    """The first engine was killed, the second had no KV: a third one reads all of it itself."""
+    engines = Uncrossed(Role.DECODE, LOAD_FAILED)
+
+    told = await Crossing(engines, *many(P0, ps), *many(D0, ds), max_resumes=3).ask(ask_for())
+
+    assert heard(told.body) == await said(ask_for())
+    assert [visit[0] for visit in engines.visits] == ["p", "d", "p", "d", "d"]
+
+
+async def test_unless_an_engine_fails_there_without_kv_too() -> None:
+    engines = Uncrossed(Role.DECODE, LOAD_FAILED, alone=EngineFailed("boom"))
+
+    told = await Crossing(engines, P0, *many(D0, 5), max_resumes=9).ask(ask_for())
+
+    assert str(told.error) == "broke off"
+    assert told.record.not_resumed == "two engines failed at the same token"
+    assert len({visit for visit in engines.visits if visit[0] == "d"}) == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "policy"),
+    [
+        (EngineFailed("broke off", broke_off=True), OnPrefillFailure.RETRY_THEN_RECOMPUTE),
+        (LOAD_FAILED, OnPrefillFailure.RETRY),
+    ],
+    ids=["ended", "decode must not read"],
+)
+async def test_or_was_ended_by_it(failure: EngineFailed, policy: OnPrefillFailure) -> None:
+    engines = Uncrossed(Role.DECODE, failure)
+    crossing = Crossing(engines, P0, *many(D0, 5), max_resumes=9, on_prefill_failure=policy)
+
+    told = await crossing.ask(ask_for())
+
+    assert told.record.not_resumed == "two engines failed at the same token"
+    assert len({visit for visit in engines.visits if visit[0] == "d"}) == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [(OnPrefillFailure.RETRY_THEN_RECOMPUTE, 2), (OnPrefillFailure.RECOMPUTE, 1)],
+)
+@pytest.mark.parametrize("ps", [2, 3, 4])
+async def test_where_prefill_fails_decode_reads_what_has_been_said(
+    ps: int, policy: OnPrefillFailure, asked: int
+) -> None:
+    engines = Uncrossed(Role.PREFILL, EngineFailed("the prefill engine answered with status 500"))
+    crossing = Crossing(engines, *many(P0, ps), D0, D1, max_resumes=3, on_prefill_failure=policy)
+
+    told = await crossing.ask(ask_for())
+
+    assert heard(told.body) == await said(ask_for())
+    assert [visit[0] for visit in engines.visits] == ["p", "d", *["p"] * asked, "d"]
+
+
+async def test_the_last_time_decode_reads_what_has_been_said() -> None:
+    """However the prefill engines fail, and also if each does so in another way."""
+    engines = Uncrossed(Role.PREFILL, EngineTooSlow("slow"))
+
+    told = await Crossing(engines, *many(P0, 4), D0, D1, max_resumes=3).ask(ask_for())
+
+    assert heard(told.body) == await said(ask_for())
+    assert [visit[0] for visit in engines.visits] == ["p", "d", "p", "p", "d"]
 
 
 async def test_an_engine_that_says_something_else_does_not_go_on() -> None:
