@@ -296,7 +296,7 @@ class Execution:
 
     def left(self, instance_id: str) -> None:
         """It is none of the fleet any more, and what comes by its name later is another one."""
-        self.accused.discard(instance_id)
+        self.accused.pop(instance_id, None)
         self.ledger.left(instance_id)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
