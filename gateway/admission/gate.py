@@ -319,6 +319,8 @@ class Gate:
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
             self.waits_no_more(model)
+            if not model.line:
+                model.pace.rest()
 
     def ended(self, model: "WaitingModel") -> None:
         there = model.there
@@ -423,14 +425,20 @@ class Gate:
         eligible, now = self.eligible(name or None), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
-        waiter, _ = model.waiters.pop(place)
+        waiter, since = model.waiters.pop(place)
         self.waits_no_more(model)
+        pace, others_wait = model.pace, bool(model.line)
         if waiter.cancelled():
             # Its client has left, and it is about to learn that.
+            if not others_wait:
+                pace.rest()
             return
         model.had_turn()
-        others_wait = bool(model.line)
-        model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
+        longest = min(self.limits.wait_seconds, self.limits.target_seconds)
+        # What it waits is cut short where calls end for it.
+        counts = not place.made_way and pace.keeps_a_second_from_waiting(longest)
+        waited = now - since if counts else None
+        pace.began(now, others_wait=others_wait, tokens=place.tokens, waited=waited)
         waiter.set_result(None)
 
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
@@ -441,10 +449,10 @@ class Gate:
 
     def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
         """The call that leaves a full line to a newcomer; None while it is not full. Raise Overloaded if the newcomer has no place."""
-        expected = model.pace.wait(model.line.ahead(), monotonic())
-        longest = self.limits.wait_seconds
-        if expected is not None and expected > longest and not self._gives_way_to(place):
-            raise self._refusal(key, HOPELESS, expected - longest)
+        before, longest = model.line.ahead(), self.limits.wait_seconds
+        beyond = model.pace.beyond(before, monotonic(), longest)
+        if beyond and not self._gives_way_to(place):
+            raise self._refusal(key, HOPELESS, beyond)
         if len(model.line) < self.limits.waiting:
             return None
         weakest = model.line.gives_way(place)

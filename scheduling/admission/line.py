@@ -17,7 +17,8 @@ make ten short ones late. That is among its own, so no tenant has less of the tu
 How long one that joins will wait: those before it, at the pace of late. That is the mean time between
 two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
 nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
-at a time, so the time since the last one is one of these times and not all of them.
+at a time, so the time since the last one is one of these times and not all of them. It is none of them once
+no call waits any more. The first of a line may wait however slow the pace is, as from it the pace is learnt anew.
 """
 
 from collections import OrderedDict
@@ -267,16 +268,29 @@ class Pace:
         known = self._sum_seconds and self._sum_tokens
         return self._sum_tokens / self._sum_seconds if known else None
 
-    def began(self, now: float, *, others_wait: bool, tokens: int = 0) -> None:
-        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds."""
-        if self._last is not None:
-            took = now - self._last
+    def began(
+        self, now: float, *, others_wait: bool, tokens: int = 0, waited: float | None = None
+    ) -> None:
+        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds.
+
+        `waited`: for how long, where that counts if no time between two is known.
+        """
+        took = waited if self._last is None else now - self._last
+        if took is not None:
             known = self._seconds
             self._seconds = took if known is None else known + (took - known) / REMEMBERED
             kept = 1 - 1 / TOKENS_REMEMBERED
             self._sum_seconds = self._sum_seconds * kept + took
             self._sum_tokens = self._sum_tokens * kept + tokens
         self._last = now if others_wait else None
+
+    def rest(self) -> None:
+        """No call waits any more."""
+        self._last = None
+
+    def keeps_a_second_from_waiting(self, longest: float) -> bool:
+        """Whether it would wait for longer than that: with none behind the first, no time between two is ever known."""
+        return self._seconds is not None and 2 * self._seconds > longest
 
     def wait(self, before: int, now: float) -> float | None:
         """Seconds until one with so many before it begins; None while nothing is known."""
@@ -288,3 +302,8 @@ class Pace:
             # No call has begun for longer than usual: as if one did now.
             seconds += (since - seconds) / REMEMBERED
         return max(since, (before + 1) * seconds)
+
+    def beyond(self, before: int, now: float, longest: float) -> float:
+        """By how much longer than that one with so many before it would wait; 0 if it may wait."""
+        expected = self.wait(before, now) if before else None
+        return 0.0 if expected is None else max(0.0, expected - longest)

@@ -1,7 +1,7 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
@@ -260,6 +260,96 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
     # One waits already, and one begins every 6 s: 12 s are 2 s more than 10.
     assert caught.value.retry_after_seconds == 2
     assert gate.refused == {(MODEL, HOPELESS): 1}
+
+
+@asynccontextmanager
+async def one_place_and_one_that_waits(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, now: list[float], wait_seconds: float
+) -> AsyncIterator[tuple[Gate, Come, list[Caller]]]:
+    """Calls that took a second each, of which the last two are left: one inside, and one that waits."""
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now[0])
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=wait_seconds), endpoints)
+    async with callers(gate) as come:
+        calls = [come() for _ in range(4)]
+        for caller in calls[:2]:
+            await settled()
+            now[0] += 1.0
+            await caller.leave()
+        assert await begins(calls[2])
+        yield gate, come, calls[2:]
+
+
+async def client_leaves(gate: Gate, waits: Caller, now: list[float]) -> None:
+    waits.task.cancel()
+
+
+async def client_leaves_as_it_is_let_in(gate: Gate, waits: Caller, now: list[float]) -> None:
+    waits.task.cancel()
+    gate.put(Limits(decode_concurrency=2, wait_seconds=gate.limits.wait_seconds))
+    await settled()
+    gate.put(Limits(decode_concurrency=1, wait_seconds=gate.limits.wait_seconds))
+
+
+async def is_told_that_it_waited_too_long(gate: Gate, waits: Caller, now: list[float]) -> None:
+    now[0] += 31.0
+    gate._next_check = 0.0
+    gate._tick()
+    with pytest.raises(Overloaded):
+        await waits.task
+
+
+@pytest.mark.parametrize(
+    "goes", [client_leaves, client_leaves_as_it_is_let_in, is_told_that_it_waited_too_long]
+)
+async def test_calls_may_wait_after_the_last_of_a_line_has_left_it(
+    endpoints: Endpoints,
+    monkeypatch: pytest.MonkeyPatch,
+    goes: Callable[[Gate, Caller, list[float]], Awaitable[None]],
+) -> None:
+    """Hours later the time since the last one began is no wait of anybody."""
+    now = [100.0]
+    async with one_place_and_one_that_waits(endpoints, monkeypatch, now, 30.0) as found:
+        gate, come, (inside, waits) = found
+        await goes(gate, waits, now)
+        await inside.leave()
+        await settled()
+        now[0] += 3600.0
+
+        calls = [come() for _ in range(3)]
+        for call in calls:
+            assert await begins(call)
+            now[0] += 0.1
+            await call.leave()
+        assert (MODEL, HOPELESS) not in gate.refused
+
+
+async def test_one_long_gap_does_not_keep_others_from_waiting_for_ever(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may always wait, and if none may behind it, what it waited says that engines are quick again."""
+    now = [100.0]
+    async with one_place_and_one_that_waits(endpoints, monkeypatch, now, 10.0) as found:
+        _, come, (inside, waits) = found
+        now[0] += 9.0
+        behind = come()
+        await settled()
+        now[0] += 300.0
+        await inside.leave()
+        await waits.leave()
+        await behind.leave()
+        refused = []
+        for _ in range(100):
+            calls = [come() for _ in range(4)]
+            await settled()
+            refused.append(sum(call.task.done() for call in calls))
+            for call in calls:
+                now[0] += 0.1
+                with suppress(Overloaded):
+                    await call.leave()
+            await settled()
+
+        assert max(refused) <= 2
+        assert refused[-10:] == [0] * 10
 
 
 async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
