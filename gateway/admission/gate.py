@@ -444,12 +444,12 @@ class Gate:
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
         weakest = self._who_leaves(key, model, place)
         if weakest is not None:
-            expected = model.pace.wait(model.line.ahead(), monotonic())
+            expected = model.pace.wait(model.line.ahead(weakest), monotonic())
             self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
 
     def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
         """The call that leaves a full line to a newcomer; None while it is not full. Raise Overloaded if the newcomer has no place."""
-        before, longest = model.line.ahead(), self.limits.wait_seconds
+        before, longest = model.line.ahead(place), self.limits.wait_seconds
         beyond = model.pace.beyond(before, monotonic(), longest)
         if beyond and not self._gives_way_to(place):
             raise self._refusal(key, HOPELESS, beyond)

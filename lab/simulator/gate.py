@@ -146,7 +146,7 @@ class SimulatedGate:
         return self._room.for_one_alone(eligible, DECODE, self._begun, 0)
 
     def _is_hopeless(self, place: LinePlace) -> bool:
-        before, longest = self._line.ahead(), self._limits.wait_seconds
+        before, longest = self._line.ahead(place), self._limits.wait_seconds
         too_long = self._pace.beyond(before, self._agenda.now, longest) > 0
         return too_long and not self._giving.has_less_urgent(place.urgency)
 

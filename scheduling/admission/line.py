@@ -14,11 +14,12 @@ read is theirs.
 Of a tenant's calls that can be in time, but not all, the longest go last (longest.py): in turn, one long prompt would
 make ten short ones late. That is among its own, so no tenant has less of the turns for it.
 
-How long one that joins will wait: those before it, at the pace of late. That is the mean time between
-two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
-nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
-at a time, so the time since the last one is one of these times and not all of them. It is none of them once
-no call waits any more. The first of a line may wait however slow the pace is, as from it the pace is learnt anew.
+How long one that joins will wait: those before it, at the pace of late. Before it are the more urgent, and of the equally
+urgent those that have their turn first if all are equally long, so a flood of one tenant makes no other's wait longer.
+The pace is the mean time between two that began while others waited, of about the last REMEMBERED of them. A line that
+was empty says nothing of what engines can take, so the time until its first one begins is not counted. Calls begin
+several at a time, so the time since the last one is one of these times and not all of them. It is none of them once no
+call waits any more. The first of a line may wait however slow the pace is, as from it the pace is learnt anew.
 """
 
 from collections import OrderedDict
@@ -75,18 +76,35 @@ class _Turns:
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
         now: Where the turn served last began; a tenant that joins begins no earlier.
+        waiting: Calls of all of them.
+        deep: How many of them have more than no call, than one, than two, ...; the last is not 0.
     """
 
     tenants: dict[str, OrderedDict[LinePlace, None]] = field(default_factory=dict)
     had: dict[str, int] = field(default_factory=dict)
     now: int = 0
+    waiting: int = 0
+    deep: list[int] = field(default_factory=list)
 
     def add(self, place: LinePlace) -> None:
         queue = self.tenants.get(place.tenant)
         if queue is None:
             queue = self.tenants[place.tenant] = OrderedDict()
             self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
+        deep, before = self.deep, len(queue)
+        if before == len(deep):
+            deep.append(0)
+        deep[before] += 1
+        self.waiting += 1
         queue[place] = None
+
+    def before(self, tenant: str) -> int:
+        """How many have their turn before one of that tenant that joins, if all are equally long."""
+        # Of each tenant one more than it has itself, so all of its own.
+        of_each = len(self.tenants.get(tenant, ())) + 1
+        if 2 * of_each < len(self.deep):
+            return sum(self.deep[:of_each])
+        return self.waiting - sum(self.deep[of_each:])
 
     def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
         """Whose turn it is. `last`: those who have theirs when no other waits."""
@@ -99,13 +117,17 @@ class _Turns:
     def take(self, place: LinePlace) -> None:
         """Serve the one whose turn it is."""
         tenant = place.tenant
-        del self.tenants[tenant][place]
         self.now = self.had[tenant]
         self.had[tenant] += max(place.tokens, 1)
-        self._tidy(tenant)
+        self.drop(place)
 
     def drop(self, place: LinePlace) -> None:
-        del self.tenants[place.tenant][place]
+        queue, deep = self.tenants[place.tenant], self.deep
+        del queue[place]
+        deep[len(queue)] -= 1
+        if not deep[-1]:
+            deep.pop()
+        self.waiting -= 1
         self._tidy(place.tenant)
 
     def newest_of_the_longest(self) -> LinePlace:
@@ -230,12 +252,15 @@ class Line:
             self._waiting.remove(place)
             self._levels[place.urgency].of(place).drop(place)
 
-    def ahead(self) -> int:
-        """How many a newcomer has before it that can be in time."""
-        late = sum(
-            len(queue) for level in self._levels.values() for queue in level.late.tenants.values()
-        )
-        return len(self._waiting) - late
+    def ahead(self, newcomer: LinePlace) -> int:
+        """How many have their turn before a newcomer that can be in time."""
+        found = 0
+        for urgency, level in self._levels.items():
+            if urgency < newcomer.urgency:
+                found += level.in_time.waiting + level.late.waiting
+            elif urgency == newcomer.urgency:
+                found += level.in_time.before(newcomer.tenant)
+        return found
 
     def gives_way(self, newcomer: LinePlace) -> LinePlace:
         """The call that has to leave for a newcomer to a full line: maybe the newcomer itself."""

@@ -262,6 +262,29 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
     assert gate.refused == {(MODEL, HOPELESS): 1}
 
 
+@pytest.mark.parametrize("urgency", [0, 3, 7])
+async def test_a_flood_of_the_least_urgent_of_one_caller_makes_no_others_call_hopeless(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, urgency: int
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=10.0), endpoints)
+    async with callers(gate) as come:
+        flood = [come(7, "many") for _ in range(13)]
+        for caller in flood[:3]:
+            await settled()
+            now += 2.0
+            await caller.leave()
+        await settled()
+
+        others, more = come(urgency, "one"), come(7, "many")
+        await settled()
+
+        assert not others.task.done()
+        assert isinstance(more.task.exception(), Overloaded)
+        assert gate.refused == {(MODEL, HOPELESS): 1}
+
+
 @asynccontextmanager
 async def one_place_and_one_that_waits(
     endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, now: list[float], wait_seconds: float
