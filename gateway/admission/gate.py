@@ -7,7 +7,7 @@
 
 Without limits there is no gate. With room and no call waiting a call passes without a task, a
 future or a timer. Who waits is let in when a call ends, when an engine has read a prompt
-(`look`), or, where an engine came up or says that it has pages, at the next tick.
+(`look_soon`), or, where an engine came up or says that it has pages, at the next tick.
 """
 
 import asyncio
@@ -237,7 +237,7 @@ class Gate:
         waiter = self._join(key, model, place)
         if behind_others:
             # There may be room for these that nothing has told of.
-            self._look_soon()
+            self.look_soon()
         return WaitingTurn(self, model, place, waiter)
 
     def _may_begin(
@@ -302,11 +302,11 @@ class Gate:
         model.beginning -= 1
         model.there.beginning -= 1
         model.there.tell()
-        if self.line_length:
-            self._look_soon()
+        self.look_soon()
 
-    def _look_soon(self) -> None:
-        if not self._looks_again:
+    def look_soon(self) -> None:
+        """Look when what happens now is over: who lets an engine go may be about to reserve another one."""
+        if self.line_length and not self._looks_again:
             self._looks_again = True
             asyncio.get_running_loop().call_soon(self._look_again)
 

@@ -1,6 +1,7 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -9,21 +10,26 @@ from typing import Any
 import pytest
 
 from pdgate.forwarders.pausing import Pausing
+from pdgate.forwarders.retry import FRESH
 from pdgate.gateway.admission import gate as gate_module
 from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.gateway.sync.workers import SharedLines
 from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
+from pdgate.gateway.wiring.parts import gate_of
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.admission.giving_way import RunningCall
+from pdgate.scheduling.disaggregation import Never
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
-from tests.support.scripted import fleet, scheduler
+from tests.support.scripted import Crossing, Scripted, fleet, scheduler
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -878,7 +884,7 @@ async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers()
     """No call ends, and nothing else tells the gate before its next tick."""
     plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
     gate, engines = Gate(Limits(prefill_seconds=1.0), plain), scheduler(plain)
-    engines.freed = gate.look
+    engines.freed = gate.look_soon
     async with callers(gate) as come:
         with engines.reserve(Role.PLAIN, prompt(30_000, model=MODEL)) as answering:
             waiting = come()
@@ -920,3 +926,43 @@ async def test_an_engine_has_its_share_of_what_waits_before_it_has_read_the_firs
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
+
+
+async def test_a_call_that_is_not_split_does_not_give_its_place_away_while_it_begins() -> None:
+    """For a moment it holds no engine: it has let go of the one that it was to be split by."""
+    crossing = Crossing(
+        Scripted(),
+        *(Instance(n, f"http://{n}", Role.BOTH, "vllm-nixl", model=MODEL) for n in ("x", "y")),
+        rule=Never(),
+    )
+    endpoints = crossing.endpoints
+    for name in ("x", "y"):
+        endpoints.mark_up(name, [MODEL])
+    limits = AdmissionSection(prefill_seconds=1.0)
+    gate = gate_of(Settings(admission=limits), endpoints, crossing.scheduler, None)
+    assert gate is not None
+    most: Counter[str] = Counter()
+    running: list[asyncio.Event] = []
+
+    async def ask() -> None:
+        call = prompt(20_000, model=MODEL, stream=True)
+        with gate.turn(MODEL, LinePlace(tokens=20_000)) as turn:
+            if turn.waits:
+                await turn.come()
+            route = crossing.execution.router.route(call, FRESH)
+            assert route.prefill is None
+            for one in endpoints:
+                most[one.instance.id] = max(most[one.instance.id], one.calls)
+            end = asyncio.Event()
+            running.append(end)
+            await end.wait()
+            assert route.answering is not None
+            route.answering.end()
+
+    async with asyncio.TaskGroup() as calls:
+        for _ in range(6):
+            calls.create_task(ask())
+        for _ in range(6):
+            await settled()
+            running.pop(0).set()
+    assert most == {"x": 1, "y": 1}
