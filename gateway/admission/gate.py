@@ -50,6 +50,8 @@ LONGEST_ADVICE_SECONDS: Final = 60
 
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
 LATE = "late"
+AGAIN, LINE, OTHERS = "again", "line", "others"
+"""Whose a place is that is free: of a call that gave way, of the line of its model, or of other models' lines."""
 
 
 def nothing_cached(call: Call) -> Mapping[str, int]:
@@ -83,8 +85,8 @@ class GivesWay(Protocol):
     def goes_before(self, urgency: int, model: "WaitingModel") -> bool:
         """Whether one that gave way does, before a call of that urgency that comes now."""
 
-    def lets_in(self, name: str, model: "WaitingModel") -> bool:
-        """Whether the place that is free goes to a call that gave way, which begins again."""
+    def lets_in(self, name: str, model: "WaitingModel") -> str:
+        """Whose the place is that is free; by AGAIN a call that gave way has begun again."""
 
 
 class Gate:
@@ -214,8 +216,9 @@ class Gate:
             if not self._room_for(eligible, model, model.there.since):
                 full.add(model.there)
                 return False
-        if not (model.paused and self._lets_in(name, model)):
-            if not model.waiters:
+        goes_to = self._lets_in(name, model) if model.paused else LINE
+        if goes_to != AGAIN:
+            if goes_to == OTHERS or not model.waiters:
                 return False
             self._begin_next(name, model)
         return bool(model.waiters or model.paused)
@@ -418,8 +421,8 @@ class Gate:
         giving = self.giving_way
         return giving is None or not giving.goes_before(place.urgency, model)
 
-    def _lets_in(self, name: str, model: "WaitingModel") -> bool:
-        return self.giving_way is not None and self.giving_way.lets_in(name, model)
+    def _lets_in(self, name: str, model: "WaitingModel") -> str:
+        return LINE if self.giving_way is None else self.giving_way.lets_in(name, model)
 
     def _begin_next(self, name: str, model: "WaitingModel") -> None:
         eligible, now = self.eligible(name or None), monotonic()

@@ -602,6 +602,58 @@ async def test_who_gave_way_waits_for_no_more_urgent_line_that_has_no_room(
             await asyncio.wait_for(turn.again(), PATIENCE_SECONDS)
 
 
+async def test_no_less_urgent_call_of_its_model_passes_who_gave_way_and_waits_for_others(
+    endpoints: Endpoints,
+) -> None:
+    """The more urgent ones of another model of the same engines go first, and then it."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "b"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    order: list[str] = []
+
+    async def ask(name: str, urgency: int) -> None:
+        with gate.turn(name, LinePlace(urgency)) as turn:
+            await turn.come()
+            order.append(f"{name} {urgency}")
+            await settled()
+
+    async with asyncio.TaskGroup() as calls:
+        with gate.turn(MODEL, LinePlace(5)) as turn:
+            assert isinstance(turn, LowTurn)
+            for name, urgency in ((MODEL, 7), (MODEL, 7), ("b", 0), ("b", 0), (MODEL, 4)):
+                calls.create_task(ask(name, urgency))
+            await settled()
+            await turn.again()
+            order.append("back")
+
+    assert sorted(order[:3]) == ["b 0", "b 0", f"{MODEL} 4"]
+    assert order[3:] == ["back", f"{MODEL} 7", f"{MODEL} 7"]
+
+
+async def test_calls_of_a_model_that_nobody_serves_any_more_do_not_wait_for_who_gave_way(
+    endpoints: Endpoints,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(6)) as turn:
+            assert isinstance(turn, LowTurn)
+            waits, inside = come(7), come()
+            await settled()
+            back = asyncio.create_task(turn.again())
+            assert await begins(inside)
+            endpoints.remove("p")
+            endpoints.remove("d")
+            await inside.leave()
+
+            assert await begins(waits)
+            assert not back.done()
+            back.cancel()
+            with suppress(asyncio.CancelledError):
+                await back
+
+
 @pytest.mark.parametrize("urgency", [3, 6, 7])
 async def test_no_call_that_is_not_more_urgent_overtakes_who_gave_way(
     endpoints: Endpoints, urgency: int
