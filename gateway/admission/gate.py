@@ -148,9 +148,11 @@ class Gate:
             # No engine serves it, which the scheduler says. A name that none knows is
             # not remembered: clients could make up many.
             return self._let_in(self.models.get(name or "", self._strangers))
-        model = self.models.get(name or "")
+        # Who names none waits in the line of the only one.
+        key = eligible.model if name is None else name
+        model = self.models.get(key)
         if model is None:
-            model = self._add(name or "")
+            model = self._add(key)
         if model.eligible is not eligible:
             self._serves(model, eligible)
         ample, there = model.ample, model.there
@@ -162,14 +164,14 @@ class Gate:
             model.begun += 1
             there.begun += 1
             return model.at_once
-        return self._turn(name or "", eligible, model, place)
+        return self._turn(key, eligible, model, place)
 
     def would_begin(self, name: str | None, place: LinePlace) -> bool:
         """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; no call leaves the line for it."""
         eligible = self.eligible(name)
         if eligible is None:
             return True
-        key = name or ""
+        key = eligible.model if name is None else name
         model = self.models.get(key)
         if model is None:
             model = self._add(key)
@@ -206,7 +208,7 @@ class Gate:
 
     def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
         """Whether one could be, and more wait."""
-        eligible = self.eligible(name or None)
+        eligible = self.eligible(name)
         # Without one no engine serves it any more, which the scheduler says.
         if eligible is not None:
             if model.eligible is not eligible:
@@ -338,7 +340,7 @@ class Gate:
 
     def has_room(self, name: str, model: "WaitingModel") -> bool:
         """Whether one of those that wait for it may begin."""
-        eligible = self.eligible(name or None)
+        eligible = self.eligible(name)
         return eligible is not None and self._room_for(eligible, model, model.there.since)
 
     def _room_for(
@@ -378,7 +380,7 @@ class Gate:
         self._seen = eligible.model, eligible
         for other, one in self.models.items():
             if one.begun or one.waiters or one.paused:
-                its = self.eligible(other or None)
+                its = self.eligible(other)
                 if its is not None and its is not one.eligible:
                     self._put(one, its)
 
@@ -425,7 +427,7 @@ class Gate:
         return LINE if self.giving_way is None else self.giving_way.lets_in(name, model)
 
     def _begin_next(self, name: str, model: "WaitingModel") -> None:
-        eligible, now = self.eligible(name or None), monotonic()
+        eligible, now = self.eligible(name), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
         waiter, since = model.waiters.pop(place)

@@ -58,8 +58,12 @@ class GivingWayGate:
 
     def turn(self, name: str | None, place: LinePlace) -> FreeTurn:
         """Raises Overloaded."""
-        inner = self._gate.turn(name, place, False)
-        return LowTurn(self, self._gate, name or "", place, inner)
+        gate = self._gate
+        inner = gate.turn(name, place, False)
+        if name is None:
+            only = gate.eligible(None)
+            name = "" if only is None else only.model
+        return LowTurn(self, gate, name, place, inner)
 
     def has_less_urgent(self, urgency: int) -> bool:
         return any(level > urgency for level in self._running)
@@ -98,7 +102,7 @@ class GivingWayGate:
         its = first.urgency(now)
         if model.waiters and model.line.most_urgent() < its:
             return LINE
-        eligible, others_first = self._gate.eligible(name or None), self._is_of_others(model, its)
+        eligible, others_first = self._gate.eligible(name), self._is_of_others(model, its)
         if eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN])):
             if others_first:
                 # No less urgent one of its own model passes it either.
@@ -150,7 +154,7 @@ class GivingWayGate:
         """For the first of the most urgent that wait for this model."""
         gate, limits = self._gate, self._gate.limits
         urgency = model.line.most_urgent()
-        eligible = gate.eligible(name or None)
+        eligible = gate.eligible(name)
         if eligible is None or not self.has_less_urgent(urgency):
             return
         place, since = next(

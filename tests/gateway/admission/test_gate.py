@@ -291,6 +291,22 @@ async def test_a_flood_of_the_least_urgent_of_one_caller_makes_no_others_call_ho
         assert gate.refused == {(MODEL, HOPELESS): 1}
 
 
+async def test_who_names_no_model_waits_in_the_line_of_the_only_one(endpoints: Endpoints) -> None:
+    """Else it would have every second turn, whoever else waits."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
+    async with callers(gate) as come:
+        first, named, unnamed = come(), come(7), come(0, model=None)
+        last = come(3, model=None)
+        await settled()
+        assert list(gate.waiting()) == [(MODEL, 3)]
+
+        for before, after in ((first, unnamed), (unnamed, last), (last, named)):
+            await before.leave()
+            assert await begins(after)
+        assert not gate.would_begin(None, LinePlace())
+    assert list(gate.models) == [MODEL]
+
+
 @asynccontextmanager
 async def one_place_and_one_that_waits(
     endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, now: list[float], wait_seconds: float
