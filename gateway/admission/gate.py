@@ -48,6 +48,9 @@ NEIGHBOURS_SECONDS: Final = 0.005
 """How soon a place that another process leaves is taken."""
 LONGEST_ADVICE_SECONDS: Final = 60
 
+FORGETS_FROM: Final = 64
+"""So many models are remembered whether they are served or not: adapters with a version in their names come and go."""
+
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
 LATE = "late"
 AGAIN, LINE, OTHERS = "again", "line", "others"
@@ -95,7 +98,7 @@ class Gate:
         giving_way: None where no call gives way.
         refused: (model, FULL, HOPELESS, TOO_LONG, GAVE_WAY or LATE) -> calls.
         limits: In force.
-        models: Those for which calls have come.
+        models: Those for which calls have come, and some of those that nobody serves any more.
         line_length: Of all lines together, calls that gave way included.
     """
 
@@ -129,6 +132,7 @@ class Gate:
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self.models: dict[str, WaitingModel] = {}
+        self._forgets_from = FORGETS_FROM
         # Sets of engines, by their ids, that serve some model.
         self._there: dict[frozenset[str], CallsThere] = {}
         # What was asked for last when all models were where they are served now: gone as soon as some engine changes.
@@ -397,10 +401,14 @@ class Gate:
         if there is not model.there:
             left = model.there
             model.moves(there)
-            if not left.models and left is self._there.get(before):
-                del self._there[before]
-                if self._lines is not None and left.shared is not None:
-                    self._lines.forget(left.shared)
+            self._left(left, before)
+
+    def _left(self, there: "CallsThere", engines: frozenset[str]) -> None:
+        """A model has other engines now, or none."""
+        if not there.models and there is self._there.get(engines):
+            del self._there[engines]
+            if self._lines is not None and there.shared is not None:
+                self._lines.forget(there.shared)
 
     def _ample(self, eligible: EligibleSet) -> Ample:
         if self._lines is not None or self.limits.ttft_seconds is not None:
@@ -409,8 +417,21 @@ class Gate:
         return self._room.ample(eligible)
 
     def _add(self, name: str) -> "WaitingModel":
+        if len(self.models) >= self._forgets_from:
+            self._forget()
         model = self.models[name] = WaitingModel(self)
         return model
+
+    def _forget(self) -> None:
+        """Forget the models without calls that no engine has."""
+        served = set(self._endpoints.models())
+        for name, model in list(self.models.items()):
+            if name not in served and not (model.begun or model.waiters or model.paused):
+                del self.models[name]
+                model.there.models -= 1
+                self._left(model.there, model.engines)
+        # As many again come before the next time, so it costs each little.
+        self._forgets_from = max(FORGETS_FROM, 2 * len(self.models))
 
     def eligible(self, name: str | None) -> EligibleSet | None:
         try:

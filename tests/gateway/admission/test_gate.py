@@ -12,7 +12,15 @@ import pytest
 from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.retry import FRESH
 from pdgate.gateway.admission import gate as gate_module
-from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
+from pdgate.gateway.admission.gate import (
+    FORGETS_FROM,
+    FULL,
+    GAVE_WAY,
+    HOPELESS,
+    LATE,
+    TOO_LONG,
+    Gate,
+)
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.sections import AdmissionSection
@@ -407,6 +415,40 @@ async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
 
         assert all(stranger.inside.is_set() for stranger in strangers)
     assert not list(gate.waiting())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_models_that_come_and_go_are_forgotten(
+    endpoints: Endpoints, tmp_path: Path, processes: int
+) -> None:
+    """Adapters whose names have a version; not while a call of theirs runs."""
+    with closing(Neighbourhood(tmp_path)) as neighbourhood:
+        lines = SharedLines(neighbourhood, lambda: None) if processes > 1 else None
+        gate = Gate(Limits(decode_concurrency=1000), endpoints, lines)
+        with gate.turn(MODEL, LinePlace()):
+            pass
+        async with callers(gate) as come:
+            for number in range(100):
+                name = f"adapter {number}"
+                for engine in ("p", "d"):
+                    endpoints.mark_up(engine, [MODEL, name])
+                # Some are served by engines of their own.
+                endpoints.put(
+                    Instance(name, f"http://{name}", Role.PLAIN, "", model=f"{name} alone")
+                )
+                endpoints.mark_up(name, [f"{name} alone"])
+                with gate.turn(name, LinePlace()), gate.turn(f"{name} alone", LinePlace()):
+                    pass
+                endpoints.remove(name)
+                if number == 20:
+                    stays = come(model=name)
+                    assert await begins(stays)
+
+            assert len(gate.models) < 2 * FORGETS_FROM
+            assert len(gate._there) < 2 * FORGETS_FROM
+            assert gate.models["adapter 20"].begun == 1
+            await stays.leave()
+            assert gate.models[MODEL].there.begun == 0
 
 
 async def test_wider_limits_let_in_who_waits(endpoints: Endpoints) -> None:
