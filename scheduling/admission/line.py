@@ -24,6 +24,7 @@ call waits any more. The first of a line may wait however slow the pace is, as f
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 from typing import Final
@@ -42,6 +43,9 @@ PLANNED_SECONDS: Final = 0.1
 
 LOOKED_AT: Final = 1000
 """Calls that can be in time, the first of them, of which it is found out who goes last: half a millisecond."""
+
+SPARE: Final = 32
+"""Of what does not count any more, so much may lie in a heap beside as much again as counts."""
 
 NONE: Final[frozenset["LinePlace"]] = frozenset()
 
@@ -78,6 +82,10 @@ class _Turns:
         now: Where the turn served last began; a tenant that joins begins no earlier.
         waiting: Calls of all of them.
         deep: How many of them have more than no call, than one, than two, ...; the last is not 0.
+        came: Tenant -> number of its queue, by which those that have had the same are in the order in which they came.
+        queues: How many there have been.
+        order: Heap of (had, came, tenant). What is not as it says there any more does not count.
+        gone: Heap of (had, tenant) of those without calls that had more than the others; the same holds.
     """
 
     tenants: dict[str, OrderedDict[LinePlace, None]] = field(default_factory=dict)
@@ -85,12 +93,20 @@ class _Turns:
     now: int = 0
     waiting: int = 0
     deep: list[int] = field(default_factory=list)
+    came: dict[str, int] = field(default_factory=dict)
+    order: list[tuple[int, int, str]] = field(default_factory=list)
+    gone: list[tuple[int, str]] = field(default_factory=list)
+    queues: int = 0
 
     def add(self, place: LinePlace) -> None:
-        queue = self.tenants.get(place.tenant)
+        tenant = place.tenant
+        queue = self.tenants.get(tenant)
         if queue is None:
-            queue = self.tenants[place.tenant] = OrderedDict()
-            self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
+            queue = self.tenants[tenant] = OrderedDict()
+            had = self.had[tenant] = max(self.now, self.had.get(tenant, 0))
+            self.queues += 1
+            self.came[tenant] = self.queues
+            self._put(had, self.queues, tenant)
         deep, before = self.deep, len(queue)
         if before == len(deep):
             deep.append(0)
@@ -108,18 +124,29 @@ class _Turns:
 
     def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
         """Whose turn it is. `last`: those who have theirs when no other waits."""
-        had, found = self.had, None
-        for tenant, queue in self.tenants.items():
-            if found is None or had[tenant] < had[found.tenant]:
-                found = next((place for place in queue if place not in last), found)
-        return found or next(iter(self.tenants[min(self.tenants, key=had.__getitem__)]))
+        order = self.order
+        passed: list[tuple[int, int, str]] = []
+        found: LinePlace | None = None
+        while order and found is None:
+            had, came, tenant = order[0]
+            if self.came.get(tenant) != came or self.had[tenant] != had:
+                heappop(order)
+                continue
+            found = next((place for place in self.tenants[tenant] if place not in last), None)
+            if found is None:
+                passed.append(heappop(order))
+        for one in passed:
+            heappush(order, one)
+        return found or next(iter(self.tenants[order[0][2]]))
 
     def take(self, place: LinePlace) -> None:
         """Serve the one whose turn it is."""
         tenant = place.tenant
         self.now = self.had[tenant]
-        self.had[tenant] += max(place.tokens, 1)
+        had = self.had[tenant] = self.now + max(place.tokens, 1)
         self.drop(place)
+        if tenant in self.tenants:
+            self._put(had, self.came[tenant], tenant)
 
     def drop(self, place: LinePlace) -> None:
         queue, deep = self.tenants[place.tenant], self.deep
@@ -138,13 +165,30 @@ class _Turns:
         """What a tenant has had is forgotten once it would not set it back."""
         if self.tenants[tenant]:
             return
-        del self.tenants[tenant]
+        del self.tenants[tenant], self.came[tenant]
+        had, gone = self.had, self.gone
         if not self.tenants:
             # No call waits: all begin alike again.
-            self.now = max(self.had.values())
-        self.had = {
-            name: had for name, had in self.had.items() if name in self.tenants or had > self.now
-        }
+            self.now = max(had.values())
+            had.clear()
+            gone.clear()
+            self.order.clear()
+            return
+        heappush(gone, (had[tenant], tenant))
+        while gone and gone[0][0] <= self.now:
+            _, name = heappop(gone)
+            if name not in self.tenants and had.get(name, inf) <= self.now:
+                del had[name]
+        if len(gone) > SPARE + 2 * len(had):
+            self.gone = [(had[name], name) for name in had if name not in self.tenants]
+            heapify(self.gone)
+
+    def _put(self, had: int, came: int, tenant: str) -> None:
+        """Where its turns have come to."""
+        heappush(self.order, (had, came, tenant))
+        if len(self.order) > SPARE + 2 * len(self.tenants):
+            self.order = [(self.had[name], came, name) for name, came in self.came.items()]
+            heapify(self.order)
 
 
 @dataclass(slots=True)

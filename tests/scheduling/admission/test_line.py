@@ -224,3 +224,46 @@ def test_so_many_are_served_before_a_newcomer(
     line.join(newcomer)
 
     assert 0 <= ahead - all_of(line).index(newcomer) <= 2
+
+
+class Name(str):
+    """Counts how often it is looked up."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        Name.looked_up += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_each_of_many_tenants_costs_as_much_as_each_of_few(leaves: bool) -> None:
+    """A thousand let in at once took a tenth of a second, and three thousand a second."""
+
+    def cost(tenants: int) -> float:
+        places = [LinePlace(tenant=Name(f"tenant {number}")) for number in range(tenants)]
+        line, Name.looked_up = line_of(*places), 0
+        for place in places:
+            if leaves:
+                line.leave(place)
+            else:
+                assert line.next() is place
+        return Name.looked_up / tenants
+
+    assert cost(1000) < 2 * cost(10)
+
+
+def test_who_comes_and_goes_again_and_again_is_not_remembered_each_time() -> None:
+    line = line_of(*(LinePlace(tenant="there", tokens=10) for _ in range(10)))
+    served = LinePlace(tenant="back", tokens=1000)
+    line.join(served)
+    while line.next() is not served:
+        pass
+    for _ in range(1000):
+        place = LinePlace(tenant="back")
+        line.join(place)
+        line.leave(place)
+
+    (level,) = line._levels.values()
+    assert len(level.in_time.order) < 100
+    assert len(level.in_time.gone) < 100
