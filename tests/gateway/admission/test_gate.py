@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pdgate.gateway.admission.gate import (
     GAVE_WAY,
     HOPELESS,
     LATE,
+    MOST_AT_ONCE,
     TOO_LONG,
     Gate,
 )
@@ -462,6 +463,38 @@ async def test_wider_limits_let_in_who_waits(endpoints: Endpoints) -> None:
         await settled()
 
         assert second.inside.is_set()
+
+
+async def test_thousands_are_let_in_some_at_a_time(endpoints: Endpoints) -> None:
+    """All at once, they held everybody else up for a tenth of a second."""
+    gate = Gate(Limits(decode_concurrency=1, waiting=10_000), endpoints)
+    with ExitStack() as turns:
+        for _ in range(3 * MOST_AT_ONCE):
+            turns.enter_context(gate.turn(MODEL, LinePlace()))
+        gate.put(Limits(decode_concurrency=10_000))
+        ((_, left),) = gate.waiting()
+        assert left >= 2 * MOST_AT_ONCE - 1
+        await settled()
+        assert list(gate.waiting()) == [(MODEL, 0)]
+
+
+async def test_thousands_are_turned_away_some_at_a_time(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now)
+    gate = Gate(Limits(decode_concurrency=1, waiting=10_000, wait_seconds=10.0), endpoints)
+    with ExitStack() as turns:
+        for _ in range(3 * MOST_AT_ONCE):
+            turns.enter_context(gate.turn(MODEL, LinePlace()))
+        now += 5.0
+        turns.enter_context(gate.turn(MODEL, LinePlace()))
+        now += 6.0
+        gate._tick()
+        assert gate.refused == {(MODEL, TOO_LONG): MOST_AT_ONCE}
+        await settled()
+        assert gate.refused == {(MODEL, TOO_LONG): 3 * MOST_AT_ONCE - 1}
+        assert list(gate.waiting()) == [(MODEL, 1)]
 
 
 async def test_narrower_limits_hold_for_the_next_call(endpoints: Endpoints) -> None:
