@@ -220,6 +220,9 @@ class Gate:
 
     def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
         """Whether one could be, and more wait."""
+        if model.eligible is not None and model.there in full:
+            # One that no engine serves any more has no such set (`_serves`), and is not to wait for these.
+            return False
         eligible = self.eligible(name)
         # Without one no engine serves it any more, which the scheduler says.
         if eligible is not None:
@@ -390,17 +393,32 @@ class Gate:
         if seen is not None and self._eligible_sets.get(name) is seen:
             return
         self._seen = eligible.model, eligible
+        # Models of the same engines move together, without a look at these for each: there may be a thousand adapters.
+        alike = list({endpoint.models for endpoint in self._endpoints})
+        found: dict[tuple[int, ...], frozenset[str]] = {}
         for other, one in self.models.items():
-            if one.begun or one.waiters or one.paused:
-                its = self.eligible(other)
-                if its is not None and its is not one.eligible:
-                    self._put(one, its)
+            if one is model or not (one.begun or one.waiters or one.paused):
+                continue
+            served_by = tuple(number for number, names in enumerate(alike) if other in names)
+            engines = found.get(served_by)
+            if engines is not None:
+                self._move(one, engines)
+                continue
+            its = self.eligible(other)
+            # What calls of one that is not served any more have is where it was.
+            one.eligible = None
+            if its is not None:
+                self._put(one, its)
+                found[served_by] = one.engines
 
     def _put(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         model.eligible = eligible
         # Who gave way is to be looked for, too.
         model.ample = NEVER if model.paused else self._ample(eligible)
         engines = frozenset(engine.instance.id for role in _COUNTED for engine in eligible.up[role])
+        self._move(model, engines)
+
+    def _move(self, model: "WaitingModel", engines: frozenset[str]) -> None:
         before, model.engines = model.engines, engines
         there = self._there.get(engines)
         if there is None:
