@@ -7,7 +7,7 @@
 
 Without limits there is no gate. With room and no call waiting a call passes without a task, a
 future or a timer. Who waits is let in when a call ends, when an engine has read a prompt
-(`look`), or, where an engine came up or says that it has pages, at the next tick.
+(`look_soon`), or, where an engine came up or says that it has pages, at the next tick.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from itertools import islice, takewhile
 from time import monotonic, monotonic_ns
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -48,8 +49,16 @@ NEIGHBOURS_SECONDS: Final = 0.005
 """How soon a place that another process leaves is taken."""
 LONGEST_ADVICE_SECONDS: Final = 60
 
+MOST_AT_ONCE: Final = 256
+"""Calls that are let in, or turned away, in one turn of the loop: 10,000 take a tenth of a second."""
+
+FORGETS_FROM: Final = 64
+"""So many models are remembered whether they are served or not: adapters with a version in their names come and go."""
+
 FULL, HOPELESS, TOO_LONG, GAVE_WAY = "full", "hopeless", "too_long", "gave_way"
 LATE = "late"
+AGAIN, LINE, OTHERS = "again", "line", "others"
+"""Whose a place is that is free: of a call that gave way, of the line of its model, or of other models' lines."""
 
 
 def nothing_cached(call: Call) -> Mapping[str, int]:
@@ -83,8 +92,8 @@ class GivesWay(Protocol):
     def goes_before(self, urgency: int, model: "WaitingModel") -> bool:
         """Whether one that gave way does, before a call of that urgency that comes now."""
 
-    def lets_in(self, name: str, model: "WaitingModel") -> bool:
-        """Whether the place that is free goes to a call that gave way, which begins again."""
+    def lets_in(self, name: str, model: "WaitingModel") -> str:
+        """Whose the place is that is free; by AGAIN a call that gave way has begun again."""
 
 
 class Gate:
@@ -93,7 +102,7 @@ class Gate:
         giving_way: None where no call gives way.
         refused: (model, FULL, HOPELESS, TOO_LONG, GAVE_WAY or LATE) -> calls.
         limits: In force.
-        models: Those for which calls have come.
+        models: Those for which calls have come, and some of those that nobody serves any more.
         line_length: Of all lines together, calls that gave way included.
     """
 
@@ -127,6 +136,7 @@ class Gate:
         self._tick_seconds = TICK_SECONDS if lines is None else NEIGHBOURS_SECONDS
         self._next_check = 0.0
         self.models: dict[str, WaitingModel] = {}
+        self._forgets_from = FORGETS_FROM
         # Sets of engines, by their ids, that serve some model.
         self._there: dict[frozenset[str], CallsThere] = {}
         # What was asked for last when all models were where they are served now: gone as soon as some engine changes.
@@ -146,9 +156,11 @@ class Gate:
             # No engine serves it, which the scheduler says. A name that none knows is
             # not remembered: clients could make up many.
             return self._let_in(self.models.get(name or "", self._strangers))
-        model = self.models.get(name or "")
+        # Who names none waits in the line of the only one.
+        key = eligible.model if name is None else name
+        model = self.models.get(key)
         if model is None:
-            model = self._add(name or "")
+            model = self._add(key)
         if model.eligible is not eligible:
             self._serves(model, eligible)
         ample, there = model.ample, model.there
@@ -160,14 +172,14 @@ class Gate:
             model.begun += 1
             there.begun += 1
             return model.at_once
-        return self._turn(name or "", eligible, model, place)
+        return self._turn(key, eligible, model, place)
 
     def would_begin(self, name: str | None, place: LinePlace) -> bool:
         """Whether a turn of that call would not wait now. Raise Overloaded if it would be refused; no call leaves the line for it."""
         eligible = self.eligible(name)
         if eligible is None:
             return True
-        key = name or ""
+        key = eligible.model if name is None else name
         model = self.models.get(key)
         if model is None:
             model = self._add(key)
@@ -194,9 +206,13 @@ class Gate:
         # No call leaves meanwhile, so what has no room for one of its models has none for the others: a hundred adapters cost one question.
         full: set[CallsThere] = set()
         # Engines may serve several models: those take turns, the one first that had its last one longest ago.
-        while waiting:
+        left = MOST_AT_ONCE
+        while waiting and left > 0:
             waiting.sort(key=_last_turn)
             waiting = [each for each in waiting if self._let_one_in(*each, full)]
+            left -= len(waiting)
+        if waiting:
+            self.look_soon()
 
     def waiting(self) -> Iterator[tuple[str, int]]:
         """(model, calls that wait for it)"""
@@ -204,7 +220,10 @@ class Gate:
 
     def _let_one_in(self, name: str, model: "WaitingModel", full: "set[CallsThere]") -> bool:
         """Whether one could be, and more wait."""
-        eligible = self.eligible(name or None)
+        if model.eligible is not None and model.there in full:
+            # One that no engine serves any more has no such set (`_serves`), and is not to wait for these.
+            return False
+        eligible = self.eligible(name)
         # Without one no engine serves it any more, which the scheduler says.
         if eligible is not None:
             if model.eligible is not eligible:
@@ -214,8 +233,9 @@ class Gate:
             if not self._room_for(eligible, model, model.there.since):
                 full.add(model.there)
                 return False
-        if not (model.paused and self._lets_in(name, model)):
-            if not model.waiters:
+        goes_to = self._lets_in(name, model) if model.paused else LINE
+        if goes_to != AGAIN:
+            if goes_to == OTHERS or not model.waiters:
                 return False
             self._begin_next(name, model)
         return bool(model.waiters or model.paused)
@@ -237,7 +257,7 @@ class Gate:
         waiter = self._join(key, model, place)
         if behind_others:
             # There may be room for these that nothing has told of.
-            self._look_soon()
+            self.look_soon()
         return WaitingTurn(self, model, place, waiter)
 
     def _may_begin(
@@ -302,11 +322,11 @@ class Gate:
         model.beginning -= 1
         model.there.beginning -= 1
         model.there.tell()
-        if self.line_length:
-            self._look_soon()
+        self.look_soon()
 
-    def _look_soon(self) -> None:
-        if not self._looks_again:
+    def look_soon(self) -> None:
+        """Look when what happens now is over: who lets an engine go may be about to reserve another one."""
+        if self.line_length and not self._looks_again:
             self._looks_again = True
             asyncio.get_running_loop().call_soon(self._look_again)
 
@@ -319,6 +339,8 @@ class Gate:
         if model.waiters.pop(place, None) is not None:
             model.line.leave(place)
             self.waits_no_more(model)
+            if not model.line:
+                model.pace.rest()
 
     def ended(self, model: "WaitingModel") -> None:
         there = model.there
@@ -333,7 +355,7 @@ class Gate:
 
     def has_room(self, name: str, model: "WaitingModel") -> bool:
         """Whether one of those that wait for it may begin."""
-        eligible = self.eligible(name or None)
+        eligible = self.eligible(name)
         return eligible is not None and self._room_for(eligible, model, model.there.since)
 
     def _room_for(
@@ -371,17 +393,32 @@ class Gate:
         if seen is not None and self._eligible_sets.get(name) is seen:
             return
         self._seen = eligible.model, eligible
+        # Models of the same engines move together, without a look at these for each: there may be a thousand adapters.
+        alike = list({endpoint.models for endpoint in self._endpoints})
+        found: dict[tuple[int, ...], frozenset[str]] = {}
         for other, one in self.models.items():
-            if one.begun or one.waiters or one.paused:
-                its = self.eligible(other or None)
-                if its is not None and its is not one.eligible:
-                    self._put(one, its)
+            if one is model or not (one.begun or one.waiters or one.paused):
+                continue
+            served_by = tuple(number for number, names in enumerate(alike) if other in names)
+            engines = found.get(served_by)
+            if engines is not None:
+                self._move(one, engines)
+                continue
+            its = self.eligible(other)
+            # What calls of one that is not served any more have is where it was.
+            one.eligible = None
+            if its is not None:
+                self._put(one, its)
+                found[served_by] = one.engines
 
     def _put(self, model: "WaitingModel", eligible: EligibleSet) -> None:
         model.eligible = eligible
         # Who gave way is to be looked for, too.
         model.ample = NEVER if model.paused else self._ample(eligible)
         engines = frozenset(engine.instance.id for role in _COUNTED for engine in eligible.up[role])
+        self._move(model, engines)
+
+    def _move(self, model: "WaitingModel", engines: frozenset[str]) -> None:
         before, model.engines = model.engines, engines
         there = self._there.get(engines)
         if there is None:
@@ -390,10 +427,14 @@ class Gate:
         if there is not model.there:
             left = model.there
             model.moves(there)
-            if not left.models and left is self._there.get(before):
-                del self._there[before]
-                if self._lines is not None and left.shared is not None:
-                    self._lines.forget(left.shared)
+            self._left(left, before)
+
+    def _left(self, there: "CallsThere", engines: frozenset[str]) -> None:
+        """A model has other engines now, or none."""
+        if not there.models and there is self._there.get(engines):
+            del self._there[engines]
+            if self._lines is not None and there.shared is not None:
+                self._lines.forget(there.shared)
 
     def _ample(self, eligible: EligibleSet) -> Ample:
         if self._lines is not None or self.limits.ttft_seconds is not None:
@@ -402,8 +443,21 @@ class Gate:
         return self._room.ample(eligible)
 
     def _add(self, name: str) -> "WaitingModel":
+        if len(self.models) >= self._forgets_from:
+            self._forget()
         model = self.models[name] = WaitingModel(self)
         return model
+
+    def _forget(self) -> None:
+        """Forget the models without calls that no engine has."""
+        served = set(self._endpoints.models())
+        for name, model in list(self.models.items()):
+            if name not in served and not (model.begun or model.waiters or model.paused):
+                del self.models[name]
+                model.there.models -= 1
+                self._left(model.there, model.engines)
+        # As many again come before the next time, so it costs each little.
+        self._forgets_from = max(FORGETS_FROM, 2 * len(self.models))
 
     def eligible(self, name: str | None) -> EligibleSet | None:
         try:
@@ -416,35 +470,41 @@ class Gate:
         giving = self.giving_way
         return giving is None or not giving.goes_before(place.urgency, model)
 
-    def _lets_in(self, name: str, model: "WaitingModel") -> bool:
-        return self.giving_way is not None and self.giving_way.lets_in(name, model)
+    def _lets_in(self, name: str, model: "WaitingModel") -> str:
+        return LINE if self.giving_way is None else self.giving_way.lets_in(name, model)
 
     def _begin_next(self, name: str, model: "WaitingModel") -> None:
-        eligible, now = self.eligible(name or None), monotonic()
+        eligible, now = self.eligible(name), monotonic()
         soonest = now if eligible is None else self._room.soonest(eligible, now)
         place = model.line.next(soonest, model.pace.tokens_per_second)
-        waiter, _ = model.waiters.pop(place)
+        waiter, since = model.waiters.pop(place)
         self.waits_no_more(model)
+        pace, others_wait = model.pace, bool(model.line)
         if waiter.cancelled():
             # Its client has left, and it is about to learn that.
+            if not others_wait:
+                pace.rest()
             return
         model.had_turn()
-        others_wait = bool(model.line)
-        model.pace.began(monotonic(), others_wait=others_wait, tokens=place.tokens)
+        longest = min(self.limits.wait_seconds, self.limits.target_seconds)
+        # What it waits is cut short where calls end for it.
+        counts = not place.made_way and pace.keeps_a_second_from_waiting(longest)
+        waited = now - since if counts else None
+        pace.began(now, others_wait=others_wait, tokens=place.tokens, waited=waited)
         waiter.set_result(None)
 
     def _make_place(self, key: str, model: "WaitingModel", place: LinePlace) -> None:
         weakest = self._who_leaves(key, model, place)
         if weakest is not None:
-            expected = model.pace.wait(model.line.ahead(), monotonic())
+            expected = model.pace.wait(model.line.ahead(weakest), monotonic())
             self._turn_away(model, weakest, self._refusal(key, GAVE_WAY, expected))
 
     def _who_leaves(self, key: str, model: "WaitingModel", place: LinePlace) -> LinePlace | None:
         """The call that leaves a full line to a newcomer; None while it is not full. Raise Overloaded if the newcomer has no place."""
-        expected = model.pace.wait(model.line.ahead(), monotonic())
-        longest = self.limits.wait_seconds
-        if expected is not None and expected > longest and not self._gives_way_to(place):
-            raise self._refusal(key, HOPELESS, expected - longest)
+        before, longest = model.line.ahead(place), self.limits.wait_seconds
+        beyond = model.pace.beyond(before, monotonic(), longest)
+        if beyond and not self._gives_way_to(place):
+            raise self._refusal(key, HOPELESS, beyond)
         if len(model.line) < self.limits.waiting:
             return None
         weakest = model.line.gives_way(place)
@@ -492,10 +552,16 @@ class Gate:
 
     def _turn_away_late(self, earliest: float) -> None:
         """Those who have waited since before that."""
+        left = MOST_AT_ONCE
         for key, model in self.models.items():
-            for place in [p for p, (_, since) in model.waiters.items() if since < earliest]:
+            # In the order in which they came.
+            late = takewhile(lambda waits: waits[1][1] < earliest, model.waiters.items())
+            for place, _ in list(islice(late, left)):
+                left -= 1
                 expected = model.pace.wait(len(model.line), monotonic())
                 self._turn_away(model, place, self._refusal(key, TOO_LONG, expected))
+        if not left:
+            asyncio.get_running_loop().call_soon(self._turn_away_late, earliest)
 
 
 class CallsThere:

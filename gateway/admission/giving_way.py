@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from pdgate.forwarders.pausing import Pausing
-from pdgate.gateway.admission.gate import FreeTurn, Gate, WaitingModel
+from pdgate.gateway.admission.gate import AGAIN, LINE, OTHERS, FreeTurn, Gate, WaitingModel
 from pdgate.protocols.instance import PLAIN
 from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
@@ -58,8 +58,12 @@ class GivingWayGate:
 
     def turn(self, name: str | None, place: LinePlace) -> FreeTurn:
         """Raises Overloaded."""
-        inner = self._gate.turn(name, place, False)
-        return LowTurn(self, self._gate, name or "", place, inner)
+        gate = self._gate
+        inner = gate.turn(name, place, False)
+        if name is None:
+            only = gate.eligible(None)
+            name = "" if only is None else only.model
+        return LowTurn(self, gate, name, place, inner)
 
     def has_less_urgent(self, urgency: int) -> bool:
         return any(level > urgency for level in self._running)
@@ -91,27 +95,28 @@ class GivingWayGate:
             isinstance(turn, LowTurn) and turn.urgency(now) <= urgency for turn in model.paused
         )
 
-    def lets_in(self, name: str, model: WaitingModel) -> bool:
+    def lets_in(self, name: str, model: WaitingModel) -> str:
         now = monotonic()
         turns = [turn for turn in model.paused if isinstance(turn, LowTurn)]
         first = min(turns, key=lambda turn: turn.urgency(now))
-        gate, its = self._gate, first.urgency(now)
-        # Of any model that the same engines serve: what they have left is for these, if it can be.
-        for other, one in gate.models.items():
-            is_before = one.waiters and _meets(one, model) and one.line.most_urgent() < its
-            if is_before and (one.there is model.there or gate.has_room(other, one)):
-                return False
-        eligible = gate.eligible(name or None)
-        is_served = eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN]))
-        if not is_served and first.since > now - BACK_SECONDS:
-            # An engine may come back meanwhile. Whether decode would stand in for prefill is not known here.
-            return False
+        its = first.urgency(now)
+        if model.waiters and model.line.most_urgent() < its:
+            return LINE
+        eligible, others_first = self._gate.eligible(name), self._is_of_others(model, its)
+        if eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN])):
+            if others_first:
+                # No less urgent one of its own model passes it either.
+                return OTHERS
+        elif others_first or first.since > now - BACK_SECONDS:
+            # An engine may come back meanwhile, and who waits in the line learns that there is none.
+            # Whether decode would stand in for prefill is not known here.
+            return LINE
         waiter = model.ends_pause(first)
-        gate.waits_no_more(model)
+        self._gate.waits_no_more(model)
         if waiter is not None and not waiter.cancelled():
             model.had_turn()
             waiter.set_result(None)
-        return True
+        return AGAIN
 
     # A turn's.
 
@@ -136,11 +141,20 @@ class GivingWayGate:
         self._timer = None
         self.consider()
 
+    def _is_of_others(self, model: WaitingModel, urgency: int) -> bool:
+        """Whether more urgent calls of another model of the same engines wait: what these have left is for them, if it can be."""
+        gate = self._gate
+        for name, one in gate.models.items():
+            is_before = one.waiters and _meets(one, model) and one.line.most_urgent() < urgency
+            if is_before and (one.there is model.there or gate.has_room(name, one)):
+                return True
+        return False
+
     def _for_one_of(self, name: str, model: WaitingModel, now: float) -> None:
         """For the first of the most urgent that wait for this model."""
         gate, limits = self._gate, self._gate.limits
         urgency = model.line.most_urgent()
-        eligible = gate.eligible(name or None)
+        eligible = gate.eligible(name)
         if eligible is None or not self.has_less_urgent(urgency):
             return
         place, since = next(

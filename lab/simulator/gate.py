@@ -106,9 +106,16 @@ class SimulatedGate:
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
             place = self._line.next(soonest, self._pace.tokens_per_second)
             begin, _ = self._waiting.pop(place)
-            del self._since[place]
-            others_wait = bool(self._line)
-            self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
+            now, others_wait = self._agenda.now, bool(self._line)
+            waited = now - self._since.pop(place)
+            longest = min(self._limits.wait_seconds, self._limits.target_seconds)
+            counts = not place.made_way and self._pace.keeps_a_second_from_waiting(longest)
+            self._pace.began(
+                now,
+                others_wait=others_wait,
+                tokens=place.tokens,
+                waited=waited if counts else None,
+            )
             begin()
         self._looking = False
 
@@ -139,14 +146,16 @@ class SimulatedGate:
         return self._room.for_one_alone(eligible, DECODE, self._begun, 0)
 
     def _is_hopeless(self, place: LinePlace) -> bool:
-        expected = self._pace.wait(self._line.ahead(), self._agenda.now)
-        too_long = expected is not None and expected > self._limits.wait_seconds
+        before, longest = self._line.ahead(place), self._limits.wait_seconds
+        too_long = self._pace.beyond(before, self._agenda.now, longest) > 0
         return too_long and not self._giving.has_less_urgent(place.urgency)
 
     def _turn_away(self, place: LinePlace) -> None:
         _, refuse = self._waiting.pop(place)
         del self._since[place]
         self._line.leave(place)
+        if not self._line:
+            self._pace.rest()
         self._refuse(refuse)
 
     def _waited_too_long(self, place: LinePlace) -> None:

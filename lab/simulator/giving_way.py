@@ -105,6 +105,7 @@ class SimulatedGivingWay:
         chosen = who_gives_way(
             limits, eligible, urgency, begun, list(low), freed=self._freed, in_time=in_time
         )
+        place.made_way += len(chosen)
         if chosen:
             self._next = now
         for one in chosen:

@@ -1,29 +1,44 @@
 """Each test lets tasks run until they all wait; nothing here takes time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pdgate.forwarders.pausing import Pausing
+from pdgate.forwarders.retry import FRESH
 from pdgate.gateway.admission import gate as gate_module
-from pdgate.gateway.admission.gate import FULL, GAVE_WAY, HOPELESS, LATE, TOO_LONG, Gate
+from pdgate.gateway.admission.gate import (
+    FORGETS_FROM,
+    FULL,
+    GAVE_WAY,
+    HOPELESS,
+    LATE,
+    MOST_AT_ONCE,
+    TOO_LONG,
+    Gate,
+)
 from pdgate.gateway.admission.giving_way import BACK_SECONDS, GivingWayGate, LowTurn
+from pdgate.gateway.config import Settings
+from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.gateway.sync.workers import SharedLines
 from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
+from pdgate.gateway.wiring.parts import gate_of
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import Overloaded
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.admission.giving_way import RunningCall
+from pdgate.scheduling.disaggregation import Never
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
-from tests.support.scripted import fleet, scheduler
+from tests.support.scripted import Crossing, Scripted, fleet, scheduler
 from tests.support.waiting import PATIENCE_SECONDS
 
 MODEL = "tiny"
@@ -262,6 +277,135 @@ async def test_who_would_wait_too_long_is_told_at_once_and_when_to_come_again(
     assert gate.refused == {(MODEL, HOPELESS): 1}
 
 
+@pytest.mark.parametrize("urgency", [0, 3, 7])
+async def test_a_flood_of_the_least_urgent_of_one_caller_makes_no_others_call_hopeless(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, urgency: int
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now)
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=10.0), endpoints)
+    async with callers(gate) as come:
+        flood = [come(7, "many") for _ in range(13)]
+        for caller in flood[:3]:
+            await settled()
+            now += 2.0
+            await caller.leave()
+        await settled()
+
+        others, more = come(urgency, "one"), come(7, "many")
+        await settled()
+
+        assert not others.task.done()
+        assert isinstance(more.task.exception(), Overloaded)
+        assert gate.refused == {(MODEL, HOPELESS): 1}
+
+
+async def test_who_names_no_model_waits_in_the_line_of_the_only_one(endpoints: Endpoints) -> None:
+    """Else it would have every second turn, whoever else waits."""
+    gate = Gate(Limits(decode_concurrency=1), endpoints)
+    async with callers(gate) as come:
+        first, named, unnamed = come(), come(7), come(0, model=None)
+        last = come(3, model=None)
+        await settled()
+        assert list(gate.waiting()) == [(MODEL, 3)]
+
+        for before, after in ((first, unnamed), (unnamed, last), (last, named)):
+            await before.leave()
+            assert await begins(after)
+        assert not gate.would_begin(None, LinePlace())
+    assert list(gate.models) == [MODEL]
+
+
+@asynccontextmanager
+async def one_place_and_one_that_waits(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch, now: list[float], wait_seconds: float
+) -> AsyncIterator[tuple[Gate, Come, list[Caller]]]:
+    """Calls that took a second each, of which the last two are left: one inside, and one that waits."""
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now[0])
+    gate = Gate(Limits(decode_concurrency=1, wait_seconds=wait_seconds), endpoints)
+    async with callers(gate) as come:
+        calls = [come() for _ in range(4)]
+        for caller in calls[:2]:
+            await settled()
+            now[0] += 1.0
+            await caller.leave()
+        assert await begins(calls[2])
+        yield gate, come, calls[2:]
+
+
+async def client_leaves(gate: Gate, waits: Caller, now: list[float]) -> None:
+    waits.task.cancel()
+
+
+async def client_leaves_as_it_is_let_in(gate: Gate, waits: Caller, now: list[float]) -> None:
+    waits.task.cancel()
+    gate.put(Limits(decode_concurrency=2, wait_seconds=gate.limits.wait_seconds))
+    await settled()
+    gate.put(Limits(decode_concurrency=1, wait_seconds=gate.limits.wait_seconds))
+
+
+async def is_told_that_it_waited_too_long(gate: Gate, waits: Caller, now: list[float]) -> None:
+    now[0] += 31.0
+    gate._next_check = 0.0
+    gate._tick()
+    with pytest.raises(Overloaded):
+        await waits.task
+
+
+@pytest.mark.parametrize(
+    "goes", [client_leaves, client_leaves_as_it_is_let_in, is_told_that_it_waited_too_long]
+)
+async def test_calls_may_wait_after_the_last_of_a_line_has_left_it(
+    endpoints: Endpoints,
+    monkeypatch: pytest.MonkeyPatch,
+    goes: Callable[[Gate, Caller, list[float]], Awaitable[None]],
+) -> None:
+    """Hours later the time since the last one began is no wait of anybody."""
+    now = [100.0]
+    async with one_place_and_one_that_waits(endpoints, monkeypatch, now, 30.0) as found:
+        gate, come, (inside, waits) = found
+        await goes(gate, waits, now)
+        await inside.leave()
+        await settled()
+        now[0] += 3600.0
+
+        calls = [come() for _ in range(3)]
+        for call in calls:
+            assert await begins(call)
+            now[0] += 0.1
+            await call.leave()
+        assert (MODEL, HOPELESS) not in gate.refused
+
+
+async def test_one_long_gap_does_not_keep_others_from_waiting_for_ever(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first may always wait, and if none may behind it, what it waited says that engines are quick again."""
+    now = [100.0]
+    async with one_place_and_one_that_waits(endpoints, monkeypatch, now, 10.0) as found:
+        _, come, (inside, waits) = found
+        now[0] += 9.0
+        behind = come()
+        await settled()
+        now[0] += 300.0
+        await inside.leave()
+        await waits.leave()
+        await behind.leave()
+        refused = []
+        for _ in range(100):
+            calls = [come() for _ in range(4)]
+            await settled()
+            refused.append(sum(call.task.done() for call in calls))
+            for call in calls:
+                now[0] += 0.1
+                with suppress(Overloaded):
+                    await call.leave()
+            await settled()
+
+        assert max(refused) <= 2
+        assert refused[-10:] == [0] * 10
+
+
 async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
     endpoints: Endpoints,
 ) -> None:
@@ -272,6 +416,40 @@ async def test_a_model_that_nobody_serves_is_not_waited_for_and_not_remembered(
 
         assert all(stranger.inside.is_set() for stranger in strangers)
     assert not list(gate.waiting())
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_models_that_come_and_go_are_forgotten(
+    endpoints: Endpoints, tmp_path: Path, processes: int
+) -> None:
+    """Adapters whose names have a version; not while a call of theirs runs."""
+    with closing(Neighbourhood(tmp_path)) as neighbourhood:
+        lines = SharedLines(neighbourhood, lambda: None) if processes > 1 else None
+        gate = Gate(Limits(decode_concurrency=1000), endpoints, lines)
+        with gate.turn(MODEL, LinePlace()):
+            pass
+        async with callers(gate) as come:
+            for number in range(100):
+                name = f"adapter {number}"
+                for engine in ("p", "d"):
+                    endpoints.mark_up(engine, [MODEL, name])
+                # Some are served by engines of their own.
+                endpoints.put(
+                    Instance(name, f"http://{name}", Role.PLAIN, "", model=f"{name} alone")
+                )
+                endpoints.mark_up(name, [f"{name} alone"])
+                with gate.turn(name, LinePlace()), gate.turn(f"{name} alone", LinePlace()):
+                    pass
+                endpoints.remove(name)
+                if number == 20:
+                    stays = come(model=name)
+                    assert await begins(stays)
+
+            assert len(gate.models) < 2 * FORGETS_FROM
+            assert len(gate._there) < 2 * FORGETS_FROM
+            assert gate.models["adapter 20"].begun == 1
+            await stays.leave()
+            assert gate.models[MODEL].there.begun == 0
 
 
 async def test_wider_limits_let_in_who_waits(endpoints: Endpoints) -> None:
@@ -285,6 +463,38 @@ async def test_wider_limits_let_in_who_waits(endpoints: Endpoints) -> None:
         await settled()
 
         assert second.inside.is_set()
+
+
+async def test_thousands_are_let_in_some_at_a_time(endpoints: Endpoints) -> None:
+    """All at once, they held everybody else up for a tenth of a second."""
+    gate = Gate(Limits(decode_concurrency=1, waiting=10_000), endpoints)
+    with ExitStack() as turns:
+        for _ in range(3 * MOST_AT_ONCE):
+            turns.enter_context(gate.turn(MODEL, LinePlace()))
+        gate.put(Limits(decode_concurrency=10_000))
+        ((_, left),) = gate.waiting()
+        assert left >= 2 * MOST_AT_ONCE - 1
+        await settled()
+        assert list(gate.waiting()) == [(MODEL, 0)]
+
+
+async def test_thousands_are_turned_away_some_at_a_time(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(gate_module, "monotonic", lambda: now)
+    gate = Gate(Limits(decode_concurrency=1, waiting=10_000, wait_seconds=10.0), endpoints)
+    with ExitStack() as turns:
+        for _ in range(3 * MOST_AT_ONCE):
+            turns.enter_context(gate.turn(MODEL, LinePlace()))
+        now += 5.0
+        turns.enter_context(gate.turn(MODEL, LinePlace()))
+        now += 6.0
+        gate._tick()
+        assert gate.refused == {(MODEL, TOO_LONG): MOST_AT_ONCE}
+        await settled()
+        assert gate.refused == {(MODEL, TOO_LONG): 3 * MOST_AT_ONCE - 1}
+        assert list(gate.waiting()) == [(MODEL, 1)]
 
 
 async def test_narrower_limits_hold_for_the_next_call(endpoints: Endpoints) -> None:
@@ -483,6 +693,58 @@ async def test_who_gave_way_waits_for_no_more_urgent_line_that_has_no_room(
             await asyncio.wait_for(turn.again(), PATIENCE_SECONDS)
 
 
+async def test_no_less_urgent_call_of_its_model_passes_who_gave_way_and_waits_for_others(
+    endpoints: Endpoints,
+) -> None:
+    """The more urgent ones of another model of the same engines go first, and then it."""
+    for name in ("p", "d"):
+        endpoints.mark_up(name, [MODEL, "b"])
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    order: list[str] = []
+
+    async def ask(name: str, urgency: int) -> None:
+        with gate.turn(name, LinePlace(urgency)) as turn:
+            await turn.come()
+            order.append(f"{name} {urgency}")
+            await settled()
+
+    async with asyncio.TaskGroup() as calls:
+        with gate.turn(MODEL, LinePlace(5)) as turn:
+            assert isinstance(turn, LowTurn)
+            for name, urgency in ((MODEL, 7), (MODEL, 7), ("b", 0), ("b", 0), (MODEL, 4)):
+                calls.create_task(ask(name, urgency))
+            await settled()
+            await turn.again()
+            order.append("back")
+
+    assert sorted(order[:3]) == ["b 0", "b 0", f"{MODEL} 4"]
+    assert order[3:] == ["back", f"{MODEL} 7", f"{MODEL} 7"]
+
+
+async def test_calls_of_a_model_that_nobody_serves_any_more_do_not_wait_for_who_gave_way(
+    endpoints: Endpoints,
+) -> None:
+    gate = Gate(Limits(decode_concurrency=1, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    async with callers(gate) as come:
+        with gate.turn(MODEL, LinePlace(6)) as turn:
+            assert isinstance(turn, LowTurn)
+            waits, inside = come(7), come()
+            await settled()
+            back = asyncio.create_task(turn.again())
+            assert await begins(inside)
+            endpoints.remove("p")
+            endpoints.remove("d")
+            await inside.leave()
+
+            assert await begins(waits)
+            assert not back.done()
+            back.cancel()
+            with suppress(asyncio.CancelledError):
+                await back
+
+
 @pytest.mark.parametrize("urgency", [3, 6, 7])
 async def test_no_call_that_is_not_more_urgent_overtakes_who_gave_way(
     endpoints: Endpoints, urgency: int
@@ -545,6 +807,43 @@ async def test_a_limit_holds_for_models_that_have_no_call_since_an_engine_came_o
             add(comes, Role.PREFILL if comes == "p2" else Role.DECODE)
 
         assert not await begins(come())
+
+
+async def test_an_engine_that_comes_or_goes_costs_no_look_at_the_engines_of_each_model(
+    endpoints: Endpoints,
+) -> None:
+    """A thousand adapters with calls, on 64 engines, took 0.2 s; the limit holds for all of them nonetheless."""
+    adapters = [f"adapter {number}" for number in range(50)]
+    names = [MODEL, *adapters]
+    for name in ("p", "d"):
+        endpoints.mark_up(name, names)
+    gate = Gate(Limits(decode_concurrency=30), endpoints)
+    async with callers(gate) as come:
+        calls = [come(model=name) for name in [MODEL, *adapters]]
+        await settled()
+        assert sum(call.inside.is_set() for call in calls) == 30
+        endpoints.put(Instance("d2", "http://127.0.0.1/d2", Role.DECODE, "vllm-nixl", model=MODEL))
+        endpoints.mark_up("d2", names[:-1])
+        assert not endpoints.eligible_sets
+
+        with gate.turn(MODEL, LinePlace()):
+            pass
+
+        assert len(endpoints.eligible_sets) <= 3
+        last = gate.models[adapters[-1]]
+        assert last.there is not gate.models[MODEL].there
+        there = gate.models[MODEL].there
+        assert (there.begun, there.waiting, last.there.waiting) == (30, 20, 1)
+
+        endpoints.remove("d2")
+        gate.look()
+        assert len(endpoints.eligible_sets) <= 3
+        assert last.there is gate.models[MODEL].there
+        assert (last.there.begun, last.there.waiting) == (30, 21)
+        for name in ("p", "d"):
+            endpoints.mark_up(name, names[:-1])
+        gate.look()
+        assert await begins(calls[-1]), "it learns that no engine serves it"
 
 
 async def test_nobody_passes_those_that_wait_for_the_same_engines_by_another_model(
@@ -765,7 +1064,7 @@ async def test_a_plain_engine_that_has_read_a_prompt_has_room_while_it_answers()
     """No call ends, and nothing else tells the gate before its next tick."""
     plain = fleet(Instance("w", "http://127.0.0.1/w", Role.PLAIN, "plain"), model=MODEL)
     gate, engines = Gate(Limits(prefill_seconds=1.0), plain), scheduler(plain)
-    engines.freed = gate.look
+    engines.freed = gate.look_soon
     async with callers(gate) as come:
         with engines.reserve(Role.PLAIN, prompt(30_000, model=MODEL)) as answering:
             waiting = come()
@@ -807,3 +1106,43 @@ async def test_an_engine_has_its_share_of_what_waits_before_it_has_read_the_firs
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
+
+
+async def test_a_call_that_is_not_split_does_not_give_its_place_away_while_it_begins() -> None:
+    """For a moment it holds no engine: it has let go of the one that it was to be split by."""
+    crossing = Crossing(
+        Scripted(),
+        *(Instance(n, f"http://{n}", Role.BOTH, "vllm-nixl", model=MODEL) for n in ("x", "y")),
+        rule=Never(),
+    )
+    endpoints = crossing.endpoints
+    for name in ("x", "y"):
+        endpoints.mark_up(name, [MODEL])
+    limits = AdmissionSection(prefill_seconds=1.0)
+    gate = gate_of(Settings(admission=limits), endpoints, crossing.scheduler, None)
+    assert gate is not None
+    most: Counter[str] = Counter()
+    running: list[asyncio.Event] = []
+
+    async def ask() -> None:
+        call = prompt(20_000, model=MODEL, stream=True)
+        with gate.turn(MODEL, LinePlace(tokens=20_000)) as turn:
+            if turn.waits:
+                await turn.come()
+            route = crossing.execution.router.route(call, FRESH)
+            assert route.prefill is None
+            for one in endpoints:
+                most[one.instance.id] = max(most[one.instance.id], one.calls)
+            end = asyncio.Event()
+            running.append(end)
+            await end.wait()
+            assert route.answering is not None
+            route.answering.end()
+
+    async with asyncio.TaskGroup() as calls:
+        for _ in range(6):
+            calls.create_task(ask())
+        for _ in range(6):
+            await settled()
+            running.pop(0).set()
+    assert most == {"x": 1, "y": 1}

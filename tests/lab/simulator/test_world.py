@@ -320,6 +320,19 @@ def test_hundreds_of_calls_that_wait_are_not_split() -> None:
     assert sum(outcome.local for outcome in ran.outcomes) == len(short)
 
 
+def test_calls_may_wait_after_the_last_of_a_line_was_turned_away() -> None:
+    """As in the gateway: the time since one began is no wait of anybody then."""
+    limits = Limits(decode_concurrency=1, wait_seconds=5.0)
+    at_once = [TraceCall(0.0, 100, 2, ()) for _ in range(3)]
+    # One waits behind it when it begins, and for more than five seconds.
+    long = [TraceCall(0.0, 100, 3000, ()), TraceCall(0.0, 100, 2, ())]
+    later = [TraceCall(600.0, 100, 2, ()) for _ in range(3)]
+
+    ran = run(replace(PLAN, prefills=1, decodes=1, limits=limits), [*at_once, *long, *later])
+
+    assert [bool(outcome.why) for outcome in ran.outcomes] == [False] * 4 + [True] + [False] * 3
+
+
 PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
 ITEM_SECONDS = 0.5
 
