@@ -26,7 +26,7 @@ MEDIA_TOKENS: Final = 1024
 MEDIA_BYTES: Final = 4 * MEDIA_TOKENS
 """That a medium counts as, in bytes of text."""
 
-LEAST_BYTES: Final = 8 << 10
+LEAST_BYTES: Final = 16 << 10
 """Shorter ones count as their bytes; they are small pictures."""
 
 BESIDE: Final = frozenset({"image_data", "video_data", "audio_data", "features"})

@@ -504,8 +504,14 @@ class PrefixUpdate(SentPrompt):
         in_pages = index.in_pages(call, name)
         had = self.cached_tokens = index.routed(call, name, reads=reads)
         held = had if in_pages is None else in_pages
-        super().__init__(index.blocks_of(call), held // index.block_tokens, ours=True)
-        if self.blocks:
+        # Not by the base class, as one of these is made for each leg; nor by a function, as `routed` has just asked for them.
+        blocks = call.blocks
+        if blocks is None:
+            blocks = index.blocks_of(call)
+        self.blocks = blocks
+        self.kept = held // index.block_tokens
+        self.open = self.ours = True
+        if blocks:
             index.sent(name, self)
 
     def confirm(self) -> None:
