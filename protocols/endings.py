@@ -41,7 +41,7 @@ from pdgate.protocols.chunks import (
     said,
 )
 from pdgate.protocols.errors import BadRequest, EngineRejected
-from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list
+from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list, is_nothing
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
@@ -68,6 +68,9 @@ FEW_PROMPTS_BYTES: Final = 256 << 10
 
 MOST_COMMAS: Final = 100_000
 """Prompts are no more than these and one; a list of a million empty ones takes 160 ms."""
+
+_LIST_OF_PROMPTS: Final = re.compile(rb"\[\s*\[\s*\[").match
+"""Of vectors."""
 
 _read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
@@ -375,7 +378,10 @@ def ending_of(call: Call) -> Ending:
     """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
-        if call.path == COMPLETIONS and _is_uncounted(call, "prompt", b'["'):
+        if call.path == COMPLETIONS and (
+            _is_uncounted(call, "prompt", b'["')
+            or ("prompt_embeds" in call.body and _is_uncounted(call, "prompt_embeds", b'"'))
+        ):
             return UncountedChoices(call)
         return Choices(call)
     if api.kind is not Kind.GENERATES:
@@ -383,7 +389,11 @@ def ending_of(call: Call) -> Ending:
     if api.shape is Shape.OPENAI:
         return Choices(call)
     if api.shape is Shape.NATIVE:
-        if _is_uncounted(call, "input_ids", b"[") or _is_uncounted(call, "text", b'"'):
+        if (
+            _is_uncounted(call, "input_ids", b"[")
+            or _is_uncounted(call, "text", b'"')
+            or (_are_several_embeds(call) and _is_uncounted(call, "input_embeds", b"["))
+        ):
             return UncountedOutputs(call)
         return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
@@ -409,13 +419,26 @@ def choices_of(call: Call) -> int:
     if call.path == GENERATE:
         asked = count_of(value(sampling_of(call), "n")) or 1
     elif call.path == COMPLETIONS:
-        asked *= max(1, _listed(call, "prompt", b'["'))
+        prompts = _listed(call, "prompt", b'["')
+        if "prompt_embeds" in call.body:
+            prompts = _with_embeds(call, prompts)
+        asked *= max(1, prompts)
     return asked
+
+
+def _with_embeds(call: Call, prompts: int) -> int:
+    """All prompts of a completion, of which the listed ones are counted: embeddings come on top of those."""
+    if is_nothing(call.body.get("prompt_embeds")):
+        return prompts
+    embeds = max(1, _listed(call, "prompt_embeds", b'"'))
+    return embeds if is_nothing(call.body.get("prompt")) else embeds + max(1, prompts)
 
 
 def outputs_of(call: Call) -> int:
     """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
     prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
+    if _are_several_embeds(call):
+        prompts = max(prompts, _listed(call, "input_embeds", b"["))
     sampling = call.body.get(SAMPLING)
     if sampling is None or bytes(memoryview(sampling)[:1]) != b"{":
         # A list has one for each prompt, and each of them asks for as many: those that begin tell.
@@ -442,6 +465,12 @@ def _is_uncounted(call: Call, name: str, begins: bytes) -> bool:
     """Whether it is such a list, and too long to be counted."""
     raw = call.body.get(name)
     return raw is not None and _is_long(raw) and _is_list_of(raw, begins)
+
+
+def _are_several_embeds(call: Call) -> bool:
+    """Whether SGLang's embeddings are a list of prompts: one alone is a list of vectors."""
+    raw = call.body.get("input_embeds")
+    return raw is not None and _LIST_OF_PROMPTS(memoryview(raw)) is not None
 
 
 def _is_long(raw: Raw) -> bool:

@@ -186,6 +186,39 @@ def test_a_stream_that_lacks_a_choice_is_not_whole(n: object) -> None:
     assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
 
 
+@pytest.mark.parametrize(
+    ("path", "prompts", "several"),
+    [
+        (COMPLETIONS, {"prompt_embeds": ["QUJD", "QUJE"]}, 2),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": "a"}, 2),
+        (COMPLETIONS, {"prompt_embeds": ["QUJD"], "prompt": [[1], [2]]}, 3),
+        (COMPLETIONS, {"prompt_embeds": ["QUJD", "QUJE"], "prompt": [1, 2], "n": 2}, 6),
+        (COMPLETIONS, {"prompt_embeds": "QUJD"}, 1),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": []}, 1),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": None}, 1),
+        (COMPLETIONS, {"prompt_embeds": [], "prompt": "a"}, 1),
+        (COMPLETIONS, {"prompt_embeds": None, "prompt": ["a", "b"]}, 2),
+        (NATIVE, {"input_embeds": [[[0.5, 1], [2, 3]], [[4, 5]]]}, 2),
+        (NATIVE, {"input_embeds": [[0.5, 1], [2, 3]]}, 1),
+    ],
+)
+def test_prompts_that_are_embeddings_are_counted(
+    path: str, prompts: dict[str, Any], several: int
+) -> None:
+    """A stream passed as whole whose second prompt was never answered."""
+    asked = call(path, **prompts)
+
+    assert (outputs_of if path == NATIVE else choices_of)(asked) == several
+
+
+def test_a_stream_that_lacks_the_answer_to_an_embedding_is_not_whole() -> None:
+    asked = call(COMPLETIONS, prompt="a", prompt_embeds="QUJD")
+    events = [choice(0), choice(0, "stop"), sse.DONE]
+
+    assert isinstance(end_event_by_event(asked, events), EngineFailed)
+    assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
+
+
 YES: Sequence[object] = (True, 1, 1.0, "true", "Yes", "on")
 NO: Sequence[object] = (False, None, 0, 2, "", "false", "no", "x", [], {}, [True])
 
@@ -610,16 +643,25 @@ async def test_prompts_behind_blanks_are_counted(path: str, field: bytes, prompt
 
 
 MANY = ["x" * 4_000] * (MOST_PROMPTS_BYTES // 4_000 + 1)
+VECTORS = [[[0.5] * 1_000]] * 2_000
 
 
 @pytest.mark.parametrize("prompts", [MANY, [""] * (MOST_COMMAS + 2)], ids=["long", "many"])
 @pytest.mark.parametrize("whole", [True, False])
-@pytest.mark.parametrize("path", [COMPLETIONS, NATIVE])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (COMPLETIONS, "prompt"),
+        (COMPLETIONS, "prompt_embeds"),
+        (NATIVE, "text"),
+        (NATIVE, "input_embeds"),
+    ],
+)
 def test_of_more_prompts_than_are_counted_only_the_end_says_that_all_are_answered(
-    path: str, whole: bool, prompts: list[str]
+    path: str, field: str, whole: bool, prompts: list[str]
 ) -> None:
     """An engine that had answered the first of them passed as one that had answered all."""
-    asked = call(path, **{"prompt" if path == COMPLETIONS else "text": prompts})
+    asked = call(path, **{field: VECTORS if field == "input_embeds" else prompts})
     ends = [choice(0, "stop"), choice(1, "stop")]
     if path == NATIVE:
         end = {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}}}
