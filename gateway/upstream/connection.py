@@ -210,13 +210,14 @@ class UpstreamConnection(asyncio.Protocol):
             # No request was sent: whatever it is, it looks like the next answer.
             self.transport.abort()
             return
-        if self._between_chunks and len(data) <= LONGEST:
-            start = START_OF[len(data)]
+        length = len(data)
+        if self._between_chunks and length <= LONGEST:
+            start = START_OF[length]
             if start and data.startswith(start) and data.endswith(b"\r\n"):
-                exchange.on_body(data[len(start) : -2], data)
+                exchange.on_body(data[len(start) : -2], length, data)
                 return
         if self._waits or (
-            len(data) > LONGEST and (len(data) > SLICE_BYTES or self._home.turns.contended)
+            length > LONGEST and (length > SLICE_BYTES or self._home.turns.contended)
         ):
             self._keep(data)
         else:
@@ -253,7 +254,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._complete:
                 exchange.on_last(piece)
             else:
-                exchange.on_body(piece)
+                exchange.on_body(piece, len(piece))
         if self._complete:
             self._finish(self._keep_alive and not garbage)
             exchange.on_end()
