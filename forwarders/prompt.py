@@ -10,7 +10,7 @@ import msgspec
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import COMPLETIONS, TOO_DEEP, Call, Json
 from pdgate.protocols.errors import BadRequest
-from pdgate.protocols.fields import first_in_list
+from pdgate.protocols.fields import first_in_list, is_nothing
 
 _one: Final = msgspec.json.Decoder(tuple[msgspec.Raw])
 """Ends where a second one begins."""
@@ -32,13 +32,20 @@ _OF_RESPONSES: Final = (
 
 
 def several_prompts(call: Call) -> bool:
-    """A list of strings or of token lists; one list of token ids is one prompt.
+    """A list of strings or of token lists; one list of token ids is one prompt. Embeddings are more of them.
 
     Raises BadRequest.
+
+    Source: vLLM 0.32.0, renderers/online_renderer.py (preprocess_completion).
     """
     if call.path != COMPLETIONS:
         return False
     prompt = call.body.get("prompt")
+    embeds = call.body.get("prompt_embeds")
+    if embeds is not None and not is_nothing(embeds):
+        if not is_nothing(prompt):
+            return True
+        prompt = embeds
     if prompt is None:
         return False
     # One list of token ids may be megabytes, and so may one text.

@@ -32,7 +32,7 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest
-from pdgate.protocols.fields import MOST_COUNT, UNREADABLE, count_of
+from pdgate.protocols.fields import MOST_COUNT, UNREADABLE, count_of, is_nothing
 from pdgate.protocols.inline_media import counted_bytes
 
 MOST: Final = MOST_COUNT
@@ -92,7 +92,7 @@ def bounds_of(call: Call) -> Bounds:
     names = ("max_tokens",) if call.path == GENERATE else _FIELDS.get(call.path, _OF_UNKNOWN)
     answers = _choices(fields)
     if call.path == COMPLETIONS:
-        answers *= _several(call.body.get("prompt"))
+        answers *= _prompts(call.body)
     return _together(min(prompt, MOST), _most(fields, names), min(answers, MOST))
 
 
@@ -107,6 +107,14 @@ def _most(fields: Json, names: Iterable[str]) -> int | None:
 
 def _choices(fields: Json) -> int:
     return _most(fields, _CHOICES) or 1
+
+
+def _prompts(body: Json) -> int:
+    """How many prompts a completion has: engines answer embeddings beside the others."""
+    texts, embeds = body.get("prompt"), body.get("prompt_embeds")
+    if is_nothing(embeds):
+        return _several(texts)
+    return _several(embeds) + (0 if is_nothing(texts) else _several(texts))
 
 
 def _several(raw: Any) -> int:

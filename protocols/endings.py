@@ -41,12 +41,15 @@ from pdgate.protocols.chunks import (
     said,
 )
 from pdgate.protocols.errors import BadRequest, EngineRejected
-from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list
+from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list, is_nothing
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
+
+ANY_BYTES: Final = 1 << 29
+"""More than any read; of a larger number a comparison takes three times as long."""
 
 _REASON: Final = b'"finish_reason"'
 _NONE_YET: Final = (b":null", b": null")
@@ -69,6 +72,9 @@ FEW_PROMPTS_BYTES: Final = 256 << 10
 MOST_COMMAS: Final = 100_000
 """Prompts are no more than these and one; a list of a million empty ones takes 160 ms."""
 
+_LIST_OF_PROMPTS: Final = re.compile(rb"\[\s*\[\s*\[").match
+"""Of vectors."""
+
 _read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
@@ -79,6 +85,7 @@ class Ending(ABC):
 
     Attributes:
         usual: How an event ends that need not be read: like others that were, which only added text.
+        alone_bytes: A read that ends so has one event if it is no longer; of two the first may have said more.
         usual_unless: The same, of an end that does not say it all: unless `unless` finds something in it.
         whole: The answer has ended well: what has not come of it is not missed.
         over: And that was said last.
@@ -92,6 +99,7 @@ class Ending(ABC):
     def __init__(self, call: Call) -> None:
         # Not left to the class: what is read before it is written takes ten times as long there.
         self.usual = UNKNOWN
+        self.alone_bytes = ANY_BYTES
         self.usual_unless = UNKNOWN
         self.unless: Callable[[bytes], object] | None = None
         self.whole = False
@@ -161,6 +169,7 @@ class Choices(Ending):
         self._most = min(max(self._count, MOST_STREAMED), MOST_CHOICES)
         self._open: set[int] = set()
         self._ended: set[int] = set()
+        self._front_bytes = -1
 
     def take(self, events: bytes) -> bytes:
         if events == sse.DONE:
@@ -168,11 +177,19 @@ class Choices(Ending):
             return events if self.whole else b""
         if events.find(b"\n") != len(events) - 2:
             # Not one event of one line, as nearly all are.
+            usual = self.usual
+            if usual and events.count(usual[0]) * 2 == events.count(b"\n"):
+                # But each of one line, with this end.
+                return events
             return self._each(events)
         if self._count == 1 and (end := _going_on(events)):
-            # An event with this end is not the last one, and has no more fields.
-            self.usual = (end,)
             if not mentions_ours(events):
+                # An event with this end is not the last one, and has no more fields.
+                self.usual = (end,)
+                if self._front_bytes < 0:
+                    self._front_bytes = _front_bytes(events)
+                # Each of two has what all of them have alike, and one that ends the answer no less.
+                self.alone_bytes = 2 * (self._front_bytes + len(end))
                 return events
         elif (
             self._count == 1
@@ -375,7 +392,10 @@ def ending_of(call: Call) -> Ending:
     """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
-        if call.path == COMPLETIONS and _is_uncounted(call, "prompt", b'["'):
+        if call.path == COMPLETIONS and (
+            _is_uncounted(call, "prompt", b'["')
+            or ("prompt_embeds" in call.body and _is_uncounted(call, "prompt_embeds", b'"'))
+        ):
             return UncountedChoices(call)
         return Choices(call)
     if api.kind is not Kind.GENERATES:
@@ -383,7 +403,11 @@ def ending_of(call: Call) -> Ending:
     if api.shape is Shape.OPENAI:
         return Choices(call)
     if api.shape is Shape.NATIVE:
-        if _is_uncounted(call, "input_ids", b"[") or _is_uncounted(call, "text", b'"'):
+        if (
+            _is_uncounted(call, "input_ids", b"[")
+            or _is_uncounted(call, "text", b'"')
+            or (_are_several_embeds(call) and _is_uncounted(call, "input_embeds", b"["))
+        ):
             return UncountedOutputs(call)
         return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
@@ -401,6 +425,12 @@ def _going_on(event: bytes) -> bytes:
     return event[at:]
 
 
+def _front_bytes(event: bytes) -> int:
+    """Of what stands before the text: ids, names and times, which each event of a stream has in the same length."""
+    at = event.find(b'"delta"')
+    return at if at >= 0 else max(event.find(b'"text"'), 0)
+
+
 def choices_of(call: Call) -> int:
     """Number of choices that must end; at least one."""
     asked = 1
@@ -409,13 +439,26 @@ def choices_of(call: Call) -> int:
     if call.path == GENERATE:
         asked = count_of(value(sampling_of(call), "n")) or 1
     elif call.path == COMPLETIONS:
-        asked *= max(1, _listed(call, "prompt", b'["'))
+        prompts = _listed(call, "prompt", b'["')
+        if "prompt_embeds" in call.body:
+            prompts = _with_embeds(call, prompts)
+        asked *= max(1, prompts)
     return asked
+
+
+def _with_embeds(call: Call, prompts: int) -> int:
+    """All prompts of a completion, of which the listed ones are counted: embeddings come on top of those."""
+    if is_nothing(call.body.get("prompt_embeds")):
+        return prompts
+    embeds = max(1, _listed(call, "prompt_embeds", b'"'))
+    return embeds if is_nothing(call.body.get("prompt")) else embeds + max(1, prompts)
 
 
 def outputs_of(call: Call) -> int:
     """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
     prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
+    if _are_several_embeds(call):
+        prompts = max(prompts, _listed(call, "input_embeds", b"["))
     sampling = call.body.get(SAMPLING)
     if sampling is None or bytes(memoryview(sampling)[:1]) != b"{":
         # A list has one for each prompt, and each of them asks for as many: those that begin tell.
@@ -442,6 +485,12 @@ def _is_uncounted(call: Call, name: str, begins: bytes) -> bool:
     """Whether it is such a list, and too long to be counted."""
     raw = call.body.get(name)
     return raw is not None and _is_long(raw) and _is_list_of(raw, begins)
+
+
+def _are_several_embeds(call: Call) -> bool:
+    """Whether SGLang's embeddings are a list of prompts: one alone is a list of vectors."""
+    raw = call.body.get("input_embeds")
+    return raw is not None and _LIST_OF_PROMPTS(memoryview(raw)) is not None
 
 
 def _is_long(raw: Raw) -> bool:

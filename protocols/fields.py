@@ -123,6 +123,14 @@ def first_in_list(raw: Raw) -> bytes:
     return (begin[1:].lstrip() or bytes(memoryview(raw)[1:]).lstrip())[:1]
 
 
+def is_nothing(raw: Raw | None) -> bool:
+    """Whether there is no prompt in it: left out, null, or an empty list."""
+    if raw is None:
+        return True
+    # It may be megabytes.
+    return bytes(memoryview(raw)[:4]) == b"null" or first_in_list(raw) == b"]"
+
+
 def is_true(said: object) -> bool:
     """Whether a flag is true as engines read it, which take 1 and "yes" for true.
 
