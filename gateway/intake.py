@@ -145,7 +145,11 @@ class Intake:
         api = APIS.get(path)
         if api is not None:
             return self._of_api(api, call_id, fields, passed, model, counted, counted != size)
-        streams = "stream" in fields and is_true(value(fields, "stream"))
+        asked = fields.get("stream")
+        # As most who ask for it write it.
+        streams = asked is not None and (
+            (len(asked) == 4 and bytes(asked) == b"true") or is_true(value(fields, "stream"))
+        )
         # By position, as every call is made here. The second is `request_id.attempt`.
         return Call(
             call_id,

@@ -187,7 +187,9 @@ class Choices(Ending):
                 # An event with this end is not the last one, and has no more fields.
                 self.usual = (end,)
                 if self._front_bytes < 0:
-                    self._front_bytes = _front_bytes(events)
+                    # Of what stands before the text: ids, names and times, which each event of a stream has in the same length.
+                    at = events.find(b'"delta"')
+                    self._front_bytes = at if at >= 0 else max(events.find(b'"text"'), 0)
                 # Each of two has what all of them have alike, and one that ends the answer no less.
                 self.alone_bytes = 2 * (self._front_bytes + len(end))
                 return events
@@ -423,12 +425,6 @@ def _going_on(event: bytes) -> bytes:
     if at < 0 or not event.startswith(_NONE_YET, after) or event.find(_REASON, after) >= 0:
         return b""
     return event[at:]
-
-
-def _front_bytes(event: bytes) -> int:
-    """Of what stands before the text: ids, names and times, which each event of a stream has in the same length."""
-    at = event.find(b'"delta"')
-    return at if at >= 0 else max(event.find(b'"text"'), 0)
 
 
 def choices_of(call: Call) -> int:

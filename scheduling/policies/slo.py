@@ -38,7 +38,7 @@ others. It fills up before the next does, so that the rest stays in time for as 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import ceil, inf
+from math import ceil, floor, inf
 from typing import Final
 
 from pdgate.protocols.call import Call
@@ -54,7 +54,6 @@ from pdgate.scheduling.pipeline.scorers import (
     Best,
     Scorer,
     alone_seconds,
-    drawn,
     first_token_seconds,
     idleness,
     in_flight,
@@ -172,7 +171,10 @@ class InTime(Policy):
                         equals = [best, endpoint]
                     else:
                         equals.append(endpoint)
-        return best if equals is None else drawn(self._random, equals)
+        if equals is None:
+            return best
+        # As `drawn` does, which would be a function more for each call.
+        return equals[floor(self._random.random() * len(equals))]
 
     def choose_ahead(
         self, call: Call, endpoints: Sequence[Endpoint], partners: Partners
