@@ -57,13 +57,13 @@ def parse_object(data: bytes) -> dict[str, Raw]:
             # The decoder does not look into values, and what is no UTF-8 fails later.
             data.decode()
         if len(data) > FEW_BYTES:
+            if many_fields.has_too_many_containers(data):
+                most = many_fields.MOST_CONTAINERS
+                raise BadRequest(f"the request body has more than {most} lists and objects")
             return many_fields.parse(data)
         return _object.decode(data)
     except UnicodeDecodeError as error:
         return _lenient(data, error)
-    except many_fields.TooManyContainers:
-        most = many_fields.MOST_CONTAINERS
-        raise BadRequest(f"the request body has more than {most} lists and objects") from None
     except many_fields.TooManyFields:
         most = many_fields.MOST_FIELDS
         raise BadRequest(f"the request body has more than {most} fields") from None

@@ -40,11 +40,29 @@ _GLANCE: Final = 64
 """Of each _STEP so many bytes are looked at, so both fit into the shortest one."""
 
 _ends_in_key: Final = re.compile(
-    rb'"(?:url|data|(?:image|video|audio)_(?:url|embeds))"\s*:\s*"\Z'
+    rb'"(?:(url|(?:image|video|audio)_url)|(data)|(?:image|video|audio)_embeds)"\s*:\s*"\Z'
 ).search
 """Quotes within a text are escaped, so no text ends so."""
 _KEY_BYTES: Final = 64
-_is_base64: Final = re.compile(rb'(?:data:[^",]{0,100};base64,)?(?:[A-Za-z0-9+_-]|\\?/){64}').match
+
+_IN_BASE64: Final = rb"(?:[A-Za-z0-9+_-]|\\?/|\\u00(?:2[bBfF]|3[dD]))"
+"""Some escape what JSON need not have escaped."""
+_is_uri: Final = re.compile(rb'data:[^",]{0,100};base64,' + _IN_BASE64 + rb"{64}").match
+_is_base64: Final = re.compile(_IN_BASE64 + rb"{64}").match
+_ends_as_base64: Final = re.compile(
+    rb"[u0-9A-Fa-f/]{0,5}?" + _IN_BASE64 + rb"*(?:=|\\u003[dD]){0,2}"
+).fullmatch
+"""What is looked at may begin within an escape."""
+_END_BYTES: Final = 48
+
+_MEDIUM_BYTES: Final = 200
+_is_of_medium: Final = re.compile(
+    rb'"input_audio"\s*:\s*\{[^{}]*\Z|"source"\s*:\s*\{[^{}]*"base64"[^{}]*\Z'
+).search
+_goes_on_as_medium: Final = re.compile(
+    rb'"\s*,\s*"(?:format"\s*:|type"\s*:\s*"base64"|media_type"\s*:\s*"(?:image|audio|video)/)'
+).match
+"""What stands beside "data", which a tool's arguments and documents may have, too."""
 
 
 def media_in(text: bytes) -> list[tuple[int, int]]:
@@ -60,13 +78,25 @@ def media_in(text: bytes) -> list[tuple[int, int]]:
             if (
                 begin > 0
                 and end - begin >= LEAST_BYTES
-                and _ends_in_key(text[max(0, begin - _KEY_BYTES) : begin]) is not None
-                and _is_base64(text, begin) is not None
+                and (key := _ends_in_key(text[max(0, begin - _KEY_BYTES) : begin])) is not None
+                and _is_medium(text, begin, end, *key.groups())
             ):
                 found.append((begin, end))
             at = behind = end
         at += _STEP
     return found
+
+
+def _is_medium(text: bytes, begin: int, end: int, url: bytes | None, data: bytes | None) -> bool:
+    """Of a string by its key: what else it has, and stands beside it, must say the same."""
+    if (_is_base64 if url is None else _is_uri)(text, begin) is None:
+        return False
+    if _ends_as_base64(text[max(begin, end - _END_BYTES) : end]) is None:
+        return False
+    if data is None:
+        return True
+    before = text[max(0, begin - _MEDIUM_BYTES) : begin]
+    return _is_of_medium(before) is not None or _goes_on_as_medium(text, end) is not None
 
 
 def counted_bytes(text: bytes) -> int:
@@ -83,6 +113,8 @@ def counted_beside(fields: Json, counted: int) -> int:
         written = bytes(fields[name])
         counted -= counted_bytes(written)
         if name != _COUNTED_BY_TOKENS:
-            items = written.count(b'"url"') or written.count(b'"') // 2
+            # An object has two strings at least, a key and an address.
+            urls = written.count(b'"url"')
+            items = urls + max(0, written.count(b'"') // 2 - 2 * urls)
             counted += min(len(written), items * MEDIA_BYTES)
     return counted

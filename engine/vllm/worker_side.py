@@ -383,6 +383,7 @@ class WorkerSide(Core):
         # Nobody would release it, and a step that preempts it wait for ever.
         except Exception:
             log.exception("the connector could not drop %s", name)
+            self._break_off(name)
             in_use = False
         if not in_use:
             with self._changed:

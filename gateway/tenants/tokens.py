@@ -233,11 +233,18 @@ class SignedTokens:
     def _make_room(self) -> None:
         if len(self.states) < USUAL_TENANTS:
             return
-        rested = [one for one in islice(self.states.values(), MOST_LOOKED_AT) if one.is_rested]
-        # Two for each new one, so that they are as few as usual again.
-        for one in rested[:2]:
+        gone = 0
+        for one in list(islice(self.states.values(), MOST_LOOKED_AT)):
+            if not one.is_rested:
+                # Others have their turn: calls may run for hours.
+                self.states.move_to_end(one.key.state_id)
+                continue
             del self.states[one.key.state_id]
             self.gone.update(prompt=one.prompt, cached=one.cached, generated=one.generated)
+            gone += 1
+            # For each new one, so that they are as few as usual again.
+            if gone == 2:
+                break
         if len(self.states) >= MOST_TENANTS:
             raise RateLimited("too many tenants call at once", retry_after_seconds=1)
 

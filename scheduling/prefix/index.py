@@ -49,6 +49,7 @@ BLOCK_TOKENS: Final = BLOCK_BYTES // BYTES_PER_TOKEN
 
 MOST_BLOCKS: Final = 8192
 """4 MB, or a million tokens: prompts that agree so far are taken for the same."""
+_MOST_HASHED: Final = (MOST_BLOCKS + 1) * BLOCK_BYTES
 
 NO_BLOCKS: Final[Sequence[int]] = ()
 
@@ -160,13 +161,17 @@ def _hash(before: int, text: memoryview, blocks: list[int], *, rest: bool) -> in
 
 def _shortened(text: bytes) -> memoryview:
     """With a digest of each medium in its place, as long as it counts in the call's prompt_tokens."""
-    pieces: list[bytes] = []
-    behind = 0
+    pieces: list[bytes | memoryview] = []
+    whole, behind, size = memoryview(text), 0, 0
     for begin, end in media_in(text):
-        digest = xxh3_64_intdigest(memoryview(text)[begin:end])
-        pieces += (text[behind:begin], digest.to_bytes(8, "big") * (MEDIA_BYTES // 8))
+        digest = xxh3_64_intdigest(whole[begin:end])
+        pieces += (whole[behind:begin], digest.to_bytes(8, "big") * (MEDIA_BYTES // 8))
+        size += begin - behind + MEDIA_BYTES
         behind = end
-    return memoryview(b"".join((*pieces, text[behind:])))
+        if size > _MOST_HASHED:
+            return memoryview(b"".join(pieces))
+    # What is not hashed need not be copied.
+    return memoryview(b"".join((*pieces, whole[behind : behind + _MOST_HASHED])))
 
 
 def _end_of(text: memoryview) -> int:

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from pdgate.protocols.inline_media import LEAST_BYTES, MEDIA_BYTES, counted_bytes, media_in
+from pdgate.protocols.fields import Raw
+from pdgate.protocols.inline_media import (
+    LEAST_BYTES,
+    MEDIA_BYTES,
+    counted_beside,
+    counted_bytes,
+    media_in,
+)
 
 DATA = base64.b64encode(Random(1).randbytes(90_000)).decode()
 URI = f"data:image/png;base64,{DATA}"
@@ -45,6 +52,25 @@ def test_each_api_s_media_are_found(part: dict[str, Any], medium: str) -> None:
         assert counted_bytes(body) == len(body) - 2 * (len(medium) - MEDIA_BYTES)
 
 
+def test_so_they_are_with_what_net_escapes() -> None:
+    """A plus, among the first characters of one picture in four."""
+    uri = "data:image/png;base64," + ("ab+/" * 30_000) + "ab=="
+    body = said({"type": "image_url", "image_url": {"url": uri}})
+    body = body.replace(b"+", rb"\u002B").replace(b"==", rb"\u003D\u003d")
+
+    assert len(found(body)) == 1
+
+
+def test_media_beside_a_prompt_of_tokens_are_counted_one_by_one() -> None:
+    for several in ([DATA] * 3, [{"url": DATA}] * 3, [{"url": "x"}, DATA, DATA]):
+        written = json.dumps(several).encode()
+        body = b'{"input_ids":[1,2],"image_data":%b}' % written
+
+        counted = counted_beside({"image_data": Raw(written)}, len(body))
+
+        assert counted == len(body) - len(written) + 3 * MEDIA_BYTES
+
+
 def test_so_they_are_with_the_slashes_that_php_escapes() -> None:
     body = said({"type": "image_url", "image_url": {"url": URI}}).replace(b"/", rb"\/")
 
@@ -62,6 +88,12 @@ def test_so_they_are_with_the_slashes_that_php_escapes() -> None:
         {"role": "assistant", "tool_calls": [{"function": {"arguments": json.dumps({"url": URI})}}]},
         {"type": "document", "source": {"type": "text", "data": "A plain text. " * 9000}},
         {"type": "image_url", "image_url": {"url": f"https://example.com/{DATA}"}},
+        {"type": "image_url", "image_url": {"url": DATA}},
+        # What an agent writes, reads and may be called with.
+        {"type": "tool_use", "input": {"path": "a.bin", "data": DATA}},
+        {"title": "a genome", "data": "ACGT" * 9000},
+        {"function": {"parameters": {"properties": {"file": {"default": {"data": DATA}}}}}},
+        {"type": "input_audio", "input_audio": {"data": DATA[:100] + "\ta\tword" * 9000}},
     ],
 )  # fmt: skip
 def test_a_text_is_text_whatever_it_says(part: dict[str, Any]) -> None:

@@ -260,6 +260,24 @@ async def test_a_tenant_is_held_to_its_limit_however_many_others_call(
             again.enter("m")
 
 
+async def test_tenants_with_long_calls_keep_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen of them, the longest unused, were all that was looked at."""
+    monkeypatch.setattr(tokens_, "USUAL_TENANTS", 2)
+    monkeypatch.setattr(tokens_, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(tokens_, "MOST_TENANTS", 8)
+    signed = await door()
+    for name in ("long", "longer"):
+        state = signed.state_of(token(sub=name))
+        assert state is not None
+        state.enter("m")
+
+    for n in range(50):
+        assert signed.state_of(token(sub=f"t{n}"))
+
+    assert {"jwt:long", "jwt:longer"} <= signed.states.keys()
+    assert len(signed.states) <= 8
+
+
 async def test_a_key_that_the_provider_took_back_opens_nothing() -> None:
     said = jwks()
 
