@@ -5,7 +5,7 @@ server, or mounted in another application, they come to the routes here.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from pdgate.gateway import errors, openapi
 from pdgate.gateway.apis.passing import METHODS, PassedRequest
 from pdgate.gateway.debug import RecentCalls
 from pdgate.gateway.lifecycle.drain import Drain
-from pdgate.gateway.metrics.family import Source
+from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.metrics.page import page_of
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.readiness import Note, of_model, readiness
@@ -74,7 +74,7 @@ class Served(Response):
 def create_app(
     endpoints: Endpoints,
     prober: Prober,
-    metrics_source: Source,
+    families: Callable[[], Awaitable[Iterable[Samples]]],
     running: Running,
     calls: Callable[[], Calls],
     recent: RecentCalls | None,
@@ -192,7 +192,7 @@ def create_app(
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        return Response(await page_of(metrics_source), media_type=CONTENT_TYPE_LATEST)
+        return Response(await page_of(await families()), media_type=CONTENT_TYPE_LATEST)
 
     if recent is not None:
 

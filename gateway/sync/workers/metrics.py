@@ -16,8 +16,9 @@ look dearer than the one before. How samples of one name and labels merge is dec
 import asyncio
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -25,6 +26,7 @@ from prometheus_client.samples import Sample
 
 from pdgate.cluster.complaint import Complaint
 from pdgate.gateway.metrics.family import SampleMerge, Samples, Source
+from pdgate.gateway.metrics.page import in_turns
 from pdgate.gateway.sync.workers.membership import (
     is_locked,
     lock,
@@ -44,51 +46,63 @@ WRITING_SHARE = 50
 
 
 class WorkerMetrics:
-    """The metrics of all workers, merged by the one that is asked."""
+    """The metrics of all workers, merged by the one that is asked.
+
+    Attributes:
+        own: Those of this one.
+    """
 
     def __init__(self, own: Source, folder: Path) -> None:
-        self._own = own
+        self.own = own
+        self._writing = Lock()
         self._path = own_path(folder, "json")
         # Kept open, and so locked, until the process ends in whatever way.
         self._alive = self._path.with_suffix(".alive").open("wb")
         lock(self._alive)
         self._complaint = Complaint(log, "other workers cannot see this one's metrics")
 
-    def collect(self) -> Iterator[Samples]:
-        """Raises OSError if the folder cannot be used any more."""
-        own = list(self._own())
+    async def collect(self) -> list[Samples]:
+        """Raises OSError if the folder cannot be used any more.
+
+        Those of a few workers take half a second, aside, as nothing of them is shared.
+        """
+        return await asyncio.to_thread(self.together, await in_turns(self.own()))
+
+    def together(self, own: Sequence[Samples]) -> list[Samples]:
+        """All workers' and its own. Raises OSError."""
         self._write(own)
         pages = {path.name: _page(path) for path in other_paths(self._path)}
         # Only now: a page that has gone meanwhile is in it, and so may be one that was still there.
         dead = self._dead_ones()
         found = [page for name, page in pages.items() if name not in dead["pages"]]
-        return iter(_merged([own, *found, map(_from_json, dead["families"])]))
+        return _merged([own, *found, map(_from_json, dead["families"])])
 
     async def run(self) -> None:
         """Lets the others know, so that they can tell it when this worker is no more."""
         try:
             while True:
                 began = monotonic()
-                self._try_to_write()
-                # With many models it takes a while, in which no call moves.
+                await asyncio.to_thread(self._try_to_write, await in_turns(self.own()))
                 await asyncio.sleep(max(WRITE_SECONDS, WRITING_SHARE * (monotonic() - began)))
         finally:
-            self._try_to_write()
+            self._try_to_write(self.own())
 
     def close(self) -> None:
         """Leave, as if the process had ended."""
         self._alive.close()
 
-    def _try_to_write(self) -> None:
+    def _try_to_write(self, families: Iterable[Samples]) -> None:
         # Calls are served all the same.
         with self._complaint.catching(OSError):
-            self._write(self._own())
+            self._write(families)
             self._put_dead_together()
 
     def _write(self, families: Iterable[Samples]) -> None:
+        written = json.dumps([_as_json(samples) for samples in families])
         unfinished = self._path.with_suffix(".new")
-        unfinished.write_text(json.dumps([_as_json(samples) for samples in families]))
-        unfinished.replace(self._path)
+        with self._writing:
+            unfinished.write_text(written)
+            unfinished.replace(self._path)
 
     def _dead_ones(self) -> dict[str, Any]:
         try:

@@ -44,7 +44,7 @@ def metrics_of(counted: Counted, folder: Path) -> WorkerMetrics:
 
 def page(worker: WorkerMetrics) -> dict[str, float]:
     """What this worker answers to /metrics: sample and its label values -> value."""
-    text = generate_latest(registry_of(worker.collect)).decode()
+    text = generate_latest(registry_of(lambda: iter(worker.together([*worker.own()])))).decode()
     return {
         " ".join((sample.name, *sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -100,7 +100,7 @@ def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
         content, total = left.read_bytes(), total + calls
         dead.close()
 
-        living._try_to_write()
+        living._try_to_write(living.own())
 
         assert [*tmp_path.glob("*.json")] == [living._path]
         assert [*tmp_path.glob("*.alive")] == [living._path.with_suffix(".alive")]
@@ -111,7 +111,7 @@ def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
             after = page(living)
             assert after["pdgate_api_calls_total chat ok"] == total
             assert after["pdgate_calls_in_flight"] == 1
-            living._try_to_write()
+            living._try_to_write(living.own())
     living.close()
 
 
@@ -236,7 +236,7 @@ async def test_a_folder_that_is_gone_stops_no_metrics_of(
 
     assert not running.done()
     for _ in range(3):
-        worker._try_to_write()
+        worker._try_to_write(worker.own())
     # Once, and not twice a second.
     assert caplog.text.count("cannot see") == 1
     running.cancel()
