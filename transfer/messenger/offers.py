@@ -74,6 +74,7 @@ class _OfferEntry:
     """
     Attributes:
         readers: Who reads which share, by their connections.
+        revoke: How to take from each of them what it was granted, by their connections.
         taken: Ranks of decode that have read theirs.
         pushers: Who hand it over without being asked to read; they say themselves when they
             are done.
@@ -85,6 +86,7 @@ class _OfferEntry:
     only: Sequence[str] = ()
     offer: Offer | None = None
     readers: dict[object, KeyShare] = field(default_factory=dict)
+    revoke: dict[object, Callable[[], None]] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
     pushers: set[object] = field(default_factory=set)
     ending: str | None = None
@@ -201,6 +203,17 @@ class Offers:
                         Why.UNKNOWN, f"nothing under {key!r} within {wait_seconds:g} s"
                     )
 
+    def granted(self, key: str, offer_id: str, reader: object, revoke: Callable[[], None]) -> bool:
+        """What `wait` gave to `reader` can be reached by its peer from now on, until `revoke`, for which
+        `forget` does not wait to be asked. False if it was forgotten meanwhile.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.offer is None or entry.offer.id != offer_id:
+                return False
+            entry.revoke[reader] = revoke
+            return True
+
     def release(self, key: str, offer_id: str, reader: object) -> ReleasedOffer:
         """This reader has its share."""
         with self._lock:
@@ -208,6 +221,7 @@ class Offers:
             if entry is None or entry.offer is None or entry.offer.id != offer_id:
                 return ReleasedOffer()
             share = entry.readers.pop(reader, None)
+            entry.revoke.pop(reader, None)
             if share is None:
                 return ReleasedOffer()
             entry.taken |= share.ranks
@@ -248,6 +262,7 @@ class Offers:
         free = []
         with self._lock:
             for key, entry in list(self._entries.items()):
+                entry.revoke.pop(reader, None)
                 if entry.readers.pop(reader, None) is None:
                     continue
                 if (why := entry.ending) is not None and not entry.readers:
@@ -272,12 +287,21 @@ class Offers:
             return Dropped(offered=entry.offer is not None)
 
     def forget(self, request_id: str) -> None:
-        """It was handed over, or may not be read now: for a reader at it, it will not be held."""
+        """It was handed over, or may not be read now: for a reader at it, it will not be held.
+
+        Returns when none can reach the pages any more, where the backend can know.
+        """
+        revoke: list[Callable[[], None]] = []
         with self._lock:
             key = self._keys.get(request_id)
             if key is not None:
-                self._lingers(self._entries[key], None)
+                entry = self._entries[key]
+                revoke += entry.revoke.values()
+                self._lingers(entry, None)
                 self._remove(key)
+        # Without the lock: what is under way may take its time to break off.
+        for one in revoke:
+            one()
 
     def close(self) -> None:
         """Waiting readers are refused."""

@@ -122,7 +122,7 @@ class _Conversation:
         self._silence: float | None = None
         self._readings = Readings(offering.counters)
         self._grants: dict[str, list[Grant]] = {}
-        """Of regions, by the offer that they are for."""
+        """Of regions, by the offer that they are for. Who forgets the offer takes them, on another thread."""
 
     def run(self) -> None:
         """Returns when nothing that was asked for here moves any more. Raises OSError."""
@@ -215,7 +215,7 @@ class _Conversation:
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
         return messages.Offered(
             offer.id,
-            [descriptors.as_data(one.descriptor) for one in self._granted(offer)],
+            [descriptors.as_data(one.descriptor) for one in self._granted(ask.key, offer)],
             ours,
             list(offer.block_ids),
             offer.tokens,
@@ -241,8 +241,10 @@ class _Conversation:
             raise HandOverError(Why.CLOSING, "the prefill engine is still starting")
         return messages.Elsewhere(offering.engine_id, offering.shape, tuple(self._workers))
 
-    def _granted(self, offer: Offer) -> list[Grant]:
-        """Who asked may read these pages, here and nowhere else, until the offer is released."""
+    def _granted(self, key: str, offer: Offer) -> list[Grant]:
+        """Who asked may read these pages, here and nowhere else, until the offer is released or
+        forgotten. Raises HandOverError.
+        """
         ours, found = self._offering.shape, self._grants.get(offer.id)
         if found is None:
             assert self._silence is not None, "set with the offer"
@@ -252,6 +254,10 @@ class _Conversation:
                 for region in self._offering.regions
             ]
             self._grants[offer.id] = found
+            offers = self._offering.offers
+            if not offers.granted(key, offer.id, self, lambda: self._revoke(offer.id)):
+                self._revoke(offer.id)
+                raise HandOverError(Why.EXPIRED, "its pages may not be read any more")
         return found
 
     def _revoke(self, offer_id: str) -> None:
