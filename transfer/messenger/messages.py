@@ -261,17 +261,19 @@ def send(channel: Channel, message: Message) -> None:
     channel.sock.sendall(frame(channel, message))
 
 
-def receive(channel: Channel) -> Message | None:
-    """None when the peer hung up between messages. Raises BadMessage, OSError."""
+def receive(channel: Channel, until: float | None = None) -> Message | None:
+    """None when the peer hung up between messages. `until`, of time.monotonic(), is for all of it, however it
+    is spread. Raises BadMessage, OSError.
+    """
     sock = channel.sock
-    head = receive_first(sock, _LENGTH.size)
+    head = receive_first(sock, _LENGTH.size, until)
     if not head:
         return None
     (length,) = _LENGTH.unpack(head)
     if length > MAX_BYTES:
         raise BadMessage(f"a message of {length} bytes")
-    data = exactly(sock, length)
-    channel.check(head + data, exactly(sock, MAC_BYTES))
+    data = exactly(sock, length, until)
+    channel.check(head + data, exactly(sock, MAC_BYTES, until))
     try:
         # The Union keeps mypy from seeing what the decoder returns.
         message: Message = _decoder.decode(data)

@@ -120,6 +120,8 @@ class _Conversation:
         self._submit = submit
         self._push: OutgoingPush | None = None
         self._silence: float | None = None
+        self._ends: dict[str, float] = {}
+        """When the time is over to read an offer, on time.monotonic()."""
         self._readings = Readings(offering.counters)
         self._grants: dict[str, list[Grant]] = {}
         """Of regions, by the offer that they are for. Who forgets the offer takes them, on another thread."""
@@ -128,7 +130,7 @@ class _Conversation:
         """Returns when nothing that was asked for here moves any more. Raises OSError."""
         gone = HandOverError(Why.BROKEN, "the decode engine hung up")
         try:
-            while (message := self._line.receive(self._silence)) is not None:
+            while (message := self._line.receive(self._patience())) is not None:
                 answer = self._answer(message)
                 if answer is not None:
                     self._send(answer)
@@ -148,6 +150,14 @@ class _Conversation:
                 self._free(request_id)
             if self._push is not None:
                 self._offering.pushes.leave(self._push, gone)
+
+    def _patience(self) -> float | None:
+        """For the next word, whatever it is: talking keeps no pages."""
+        return None if self._silence is None else max(0.0, min(self._silence, self._left()))
+
+    def _left(self) -> float:
+        """Seconds to the next end of a reading."""
+        return min(self._ends.values(), default=math.inf) - time.monotonic()
 
     def _send(self, answer: messages.Message) -> None:
         """An offer may be large, so it may take its time; a push's answers come in between
@@ -199,18 +209,24 @@ class _Conversation:
             return self._elsewhere()
         if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
             raise messages.BadMessage("a wait without end")
+        if self._push is not None:
+            raise messages.BadMessage("a reading beside a push")
         peer = self._line.peer
+        # What is read already waits for none.
+        wait_seconds = _within(min(ask.wait_seconds, self._left()))
         try:
             offer = self._offering.offers.wait(
-                ask.key, _within(ask.wait_seconds), self, peer, self._line.gone, share
+                ask.key, wait_seconds, self, peer, self._line.gone, share
             )
         except HandOverError as error:
             # It comes no more, so whatever arrives under the key is for no peer.
             if error.why in (Why.BROKEN, Why.UNKNOWN) and ask.wait_seconds > 0:
                 self._abandon(ask.key)
             raise
-        self._await(offer, _within(ask.read_seconds))
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
+        # Who asks again for what it reads has no more time.
+        self._ends.setdefault(offer.id, time.monotonic() + self._silence)
+        self._await(offer, min(_within(ask.read_seconds), self._left()))
         held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
         return messages.Offered(
@@ -247,10 +263,9 @@ class _Conversation:
         """
         ours, found = self._offering.shape, self._grants.get(offer.id)
         if found is None:
-            assert self._silence is not None, "set with the offer"
-            pages = ours.part(offer.block_ids)
+            pages, seconds = ours.part(offer.block_ids), self._ends[offer.id] - time.monotonic()
             found = [
-                region.grant(self._line.peer, Op.READ, pages, self._silence)
+                region.grant(self._line.peer, Op.READ, pages, seconds)
                 for region in self._offering.regions
             ]
             self._grants[offer.id] = found
@@ -268,6 +283,8 @@ class _Conversation:
         self._meant(push.engine_id)
         if self._push is not None:
             raise messages.BadMessage("a second push on one connection")
+        if self._ends:
+            raise messages.BadMessage("a push beside a reading")
         offering = self._offering
         backend, pushes = offering.regions[0].descriptor.backend, offering.pushes
         wanted = asked.check(push, offering.shape, backend, pushes.context_bytes, offering.ranks)
@@ -279,6 +296,7 @@ class _Conversation:
 
     def _release(self, said: messages.Release) -> bool:
         self._revoke(said.offer_id)
+        self._ends.pop(said.offer_id, None)
         done = self._offering.offers.release(said.key, said.offer_id, self)
         self._readings.ended(
             said.offer_id, held=done.held, bytes_read=said.bytes_read, last=done.free is not None
