@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -39,6 +39,13 @@ log = logging.getLogger(__name__)
 
 Serve = Callable[["Channel"], None]
 Watch = Callable[[socket.socket], None]
+_Address = tuple[
+    socket.AddressFamily,
+    socket.SocketKind,
+    int,
+    str,
+    tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
+]
 
 
 class Channel:
@@ -119,11 +126,7 @@ def _dialled(
     host, port = address
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
-    try:
-        sock = _connected(address, until, watch)
-    # A host name that IDNA cannot encode; it may be whatever stood in a store.
-    except UnicodeError as error:
-        raise OSError(f"{host!r} is not a host: {error}") from None
+    sock = connected(address, until, watch)
     try:
         _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
@@ -142,10 +145,13 @@ def _dialled(
     return Channel(inner, session, sock)
 
 
-def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> socket.socket:
-    """As socket.create_connection does, which says nothing of its socket before it is connected. Raises OSError."""
+def connected(address: tuple[str, int], until: float, watch: Watch | None = None) -> socket.socket:
+    """As socket.create_connection does, which says nothing of its socket before it is connected. Proven is nothing yet.
+
+    Raises OSError.
+    """
     failed = OSError(f"{address[0]!r} has no address")
-    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, where in _addresses(address):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -167,6 +173,15 @@ def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> s
         else:
             return sock
     raise failed
+
+
+def _addresses(address: tuple[str, int]) -> Sequence[_Address]:
+    """Raises OSError."""
+    try:
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    # A host name that IDNA cannot encode; it may be whatever stood in a store.
+    except UnicodeError as error:
+        raise OSError(f"{address[0]!r} is not a host: {error}") from None
 
 
 def _status(sock: socket.socket, until: float) -> int:
