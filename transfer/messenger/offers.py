@@ -25,6 +25,7 @@ from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.workers import WHOLE, KeyShare
 
 MAX_REMEMBERED = 4096
+GIVEN_UP = "its reader gave up"
 LOOK_SECONDS = 1.0
 """How often it is asked whether a reader that waits is still there."""
 
@@ -79,6 +80,7 @@ class _OfferEntry:
         pushers: Who hand it over without being asked to read; they say themselves when they
             are done.
         ending: Why no other may read it.
+        abandoned: Somebody gave it up while it was pushed: no other may push, and it goes with the last of `pushers`.
         only: Names of the processes that may have it; empty for any that knows the key.
     """
 
@@ -90,6 +92,7 @@ class _OfferEntry:
     taken: frozenset[int] = frozenset()
     pushers: set[object] = field(default_factory=set)
     ending: str | None = None
+    abandoned: bool = False
 
 
 class Offers:
@@ -154,17 +157,23 @@ class Offers:
                 self._left.pop(key, None)
                 return None
             _check(key, entry, peer)
+            if entry.abandoned:
+                raise HandOverError(Why.EXPIRED, GIVEN_UP)
             if entry.readers:
                 raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
             entry.pushers.add(pusher)
             return entry.request_id
 
-    def unclaim(self, key: str, pusher: object) -> None:
-        """Nothing of its share moves any more; others may still be at theirs, or not come."""
+    def unclaim(self, key: str, pusher: object) -> bool:
+        """Nothing of its share moves any more; others may still be at theirs, or not come. True if
+        none is and none will: it was abandoned meanwhile.
+        """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None:
-                entry.pushers.discard(pusher)
+            if entry is None:
+                return False
+            entry.pushers.discard(pusher)
+            return entry.abandoned and not entry.pushers
 
     def wait(
         self,
@@ -237,8 +246,8 @@ class Offers:
     def abandon(
         self, key: str, peer: str = "", pusher: object | None = None
     ) -> tuple[str, bool] | None:
-        """The request that will not be read, and whether it was offered already.
-        `pusher`: who had claimed it, and writes nothing of it.
+        """The request that will not be read, and whether it was offered already. What is being read or
+        pushed goes when that is over. `pusher`: who had claimed it, and writes nothing of it.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -249,12 +258,15 @@ class Offers:
                 return None
             if entry.only and peer not in entry.only:
                 return None
-            if entry.readers or entry.pushers - {pusher}:
-                if entry.readers:
-                    self._lingers(entry, entry.ending or "its reader gave up")
+            if entry.readers:
+                self._lingers(entry, entry.ending or GIVEN_UP)
+                return None
+            if entry.pushers - {pusher}:
+                entry.abandoned = True
+                entry.pushers.discard(pusher)
                 return None
             self._remove(key)
-            self._remember(key, "its reader gave up")
+            self._remember(key, GIVEN_UP)
             return entry.request_id, entry.offer is not None
 
     def left(self, reader: object) -> list[str]:
