@@ -24,6 +24,7 @@ from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.workers import WHOLE, KeyShare
 
+MAX_KEY_CHARACTERS = 1024
 MAX_REMEMBERED = 4096
 GIVEN_UP = "its reader gave up"
 LOOK_SECONDS = 1.0
@@ -110,8 +111,10 @@ class Offers:
     def expect(self, key: str, request_id: str, only: Sequence[str] = ()) -> bool:
         """This request is going to be offered, to the processes of these names if they are said.
 
-        False if the reader has asked for it and left. Raises ValueError if the key is taken.
+        False if the reader has asked for it and left. Raises ValueError if the key is taken, or too long for any peer.
         """
+        if len(key) > MAX_KEY_CHARACTERS:
+            raise ValueError(too_long(key))
         with self._lock:
             if key in self._entries:
                 raise ValueError(f"another live request has the key {key!r}")
@@ -366,6 +369,10 @@ class Offers:
                 self._waiting[key] = left
             else:
                 self._waiting.pop(key, None)
+
+
+def too_long(key: str) -> str:
+    return f"a key of {len(key)} characters, {MAX_KEY_CHARACTERS} at most"
 
 
 def _check(key: str, entry: _OfferEntry, peer: str) -> None:

@@ -14,7 +14,7 @@ from pdgate.transfer.messenger.core import MessengerCore
 from pdgate.transfer.messenger.counters import MessengerCounters, Readings
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import MessengerLine
-from pdgate.transfer.messenger.offers import Offer, Offers
+from pdgate.transfer.messenger.offers import MAX_KEY_CHARACTERS, Offer, Offers, too_long
 from pdgate.transfer.messenger.push import OutgoingPush
 from pdgate.transfer.messenger.push_table import PushTable
 from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
@@ -26,6 +26,8 @@ from pdgate.transfer.runtime.handshake import VERSION, Unproven
 from pdgate.transfer.runtime.listener import Listener
 
 MAX_WAIT_SECONDS = 3600.0
+MAX_READERS = 1024
+MAX_NAME_CHARACTERS = 64
 READ_MARGIN_SECONDS = 5.0
 """How much longer than a reader said its pages stay: it must have given up before."""
 SILENCE_SECONDS = 10.0
@@ -171,6 +173,18 @@ class _Conversation:
     def _answer(self, message: messages.Message) -> messages.Message | None:
         try:
             match message:
+                # Keys are remembered for longer than a connection lasts.
+                case (
+                    messages.Ask(key=key)
+                    | messages.Abandon(key=key)
+                    | messages.Prefill(key=key)
+                    | messages.Push(key=key)
+                ) if len(key) > MAX_KEY_CHARACTERS:
+                    raise HandOverError(Why.UNSUPPORTED, too_long(key))
+                case messages.Prefill(readers=readers) if len(readers) > MAX_READERS or any(
+                    len(name) > MAX_NAME_CHARACTERS for name in readers
+                ):
+                    raise HandOverError(Why.UNSUPPORTED, "more or longer names than engines have")
                 case messages.Ask():
                     return self._offer(message)
                 case messages.Release():

@@ -156,6 +156,17 @@ def untouched(core: FakeCore) -> bool:
         ({"context": messages.ContextRoom({}, 0, 64)}, Why.UNSUPPORTED),
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
+        ({"key": "k" * 1025}, Why.UNSUPPORTED),
+        (
+            {
+                "shape": msgspec.structs.replace(
+                    PageShape.of(LAYOUT, "tiny", order=LAYOUT.order), blocks=100
+                ),
+                "block_ids": list(range(LAYOUT.blocks + 1)),
+                "tokens": LAYOUT.blocks * LAYOUT.block_tokens + 1,
+            },
+            Why.TOO_SHORT,
+        ),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
         (
             {

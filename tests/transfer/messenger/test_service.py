@@ -86,6 +86,29 @@ def test_a_message_of_another_kind_is_hung_up_on(bad: object, prefill: FakeCore)
         assert peer.sock.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        messages.Ask("k" * 1025, "", 0.0, 1.0, SHAPE),
+        messages.Abandon("k" * 1025, ""),
+        messages.Prefill("k" * 1025, [1, 2, 3]),
+        messages.Prefill("k", [1, 2, 3], readers=("n",) * 1025),
+        messages.Prefill("k", [1, 2, 3], readers=("n" * 65,)),
+    ],
+)
+def test_what_would_be_remembered_is_short(said: messages.Message, prefill: FakeCore) -> None:
+    """A frame may have 32 MiB, and of keys that were given up thousands are kept."""
+    refused = say(prefill, said)
+
+    assert isinstance(refused, messages.RefusedMessage)
+    assert refused.why == Why.UNSUPPORTED
+
+
+def test_a_request_whose_key_no_peer_can_name_is_refused(prefill: FakeCore) -> None:
+    with pytest.raises(ValueError, match="1025 characters"):
+        prefill.connector.plan(arrival(wire_id="k" * 1025, params={"do_remote_decode": True}))
+
+
 @pytest.mark.parametrize("wait_seconds", [float("nan"), float("inf")])
 def test_nobody_waits_for_ever(wait_seconds: float, prefill: FakeCore) -> None:
     assert say(prefill, messages.Ask("k", "", wait_seconds, 1.0, SHAPE)) is None
