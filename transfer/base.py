@@ -135,7 +135,7 @@ class Grant(ABC):
     @abstractmethod
     def revoke(self) -> None:
         """Lets the peer in no more and breaks off what it does. Returns when nothing of it moves,
-        where the backend can know.
+        where the backend can know. What it has written and nobody has expected counts no more.
         """
 
 

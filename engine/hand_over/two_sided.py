@@ -41,6 +41,7 @@ from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.messenger.workers import MessengerWorker
+from pdgate.transfer.runtime.channel import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,8 @@ class TwoSided(Connector):
         """kv_transfer_params of prefill's answer."""
         return None
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
-        """The KV service of the peer. May block until then. Raises HandOverError."""
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
+        """The KV service of the peer. May block until then; `watch` as in `dial`. Raises HandOverError."""
         return source.host, source.port
 
     def submit(

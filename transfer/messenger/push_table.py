@@ -31,7 +31,7 @@ from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.later import Later
 from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.mover import Mover
-from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.offers import GIVEN_UP, Offers
 from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.push import OutgoingPush, PushRequest
 from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
@@ -312,14 +312,20 @@ class PushTable:
             request = self._requests.get(request_id or "")
             if request is None or push.request is not None or push.sending.error is not None:
                 return
-            if request.error is not None or push.asked.share.ranks & request.taken:
+            refused = request.error
+            if push.asked.share.ranks & request.taken:
+                taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
+                refused = refused or taken
+            if refused is None:
+                push.request = request
+                push.met_at = time.monotonic()
+            else:
                 self._remove(push)
                 push.over.set()
-                raise request.error or HandOverError(
-                    Why.TAKEN, f"{push.asked.key!r} was handed over already"
-                )
-            push.request = request
-            push.met_at = time.monotonic()
+        if refused is not None:
+            if self._offers.unclaim(push.asked.key, push):
+                self._abandoned(request)
+            raise refused
         try:
             movers = dict(zip(self._ranks, self._movers, strict=True))
             way = push.way(movers, self._shape)
@@ -362,7 +368,7 @@ class PushTable:
     def _look(self, push: OutgoingPush) -> None:
         """Ends the push once, if nothing of it moves any more, and with the last its request."""
         others: list[OutgoingPush] = []
-        last = False
+        last = abandoned = False
         with self._lock:
             if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
                 return
@@ -373,7 +379,7 @@ class PushTable:
                 last = self._ended(request, push, others)
         push.close()
         if request is not None:
-            self._offers.unclaim(push.asked.key, push)
+            abandoned = self._offers.unclaim(push.asked.key, push)
             self._count(push, error, whole=last and request.taken >= push.asked.share.of)
         else:
             self._unmet(push)
@@ -383,6 +389,8 @@ class PushTable:
         push.over.set()
         if request is not None and last:
             self._let_go(request, request.error)
+        elif request is not None and abandoned:
+            self._abandoned(request)
         if error is not None:
             for other in others:
                 self._look(other)
@@ -414,6 +422,15 @@ class PushTable:
         if found is not None:
             request_id, _ = found
             self._core.abort(request_id)
+
+    def _abandoned(self, request: PushRequest) -> None:
+        """Its last push is over, and a share of it will never be asked for."""
+        with self._lock:
+            if request.done or self._requests.get(request.id) is not request:
+                return
+            del self._requests[request.id]
+            request.error = request.error or HandOverError(Why.CANCELLED, GIVEN_UP)
+        self._let_go(request, request.error)
 
     def _count(self, push: OutgoingPush, error: HandOverError | None, *, whole: bool) -> None:
         asked, shape = push.asked, self._shape

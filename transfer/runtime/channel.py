@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -39,6 +39,13 @@ log = logging.getLogger(__name__)
 
 Serve = Callable[["Channel"], None]
 Watch = Callable[[socket.socket], None]
+_Address = tuple[
+    socket.AddressFamily,
+    socket.SocketKind,
+    int,
+    str,
+    tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
+]
 
 
 class Channel:
@@ -98,7 +105,7 @@ def dial(
     """Connected and proven within so many seconds; blocking without a limit afterwards.
 
     `peer`: who has to answer, if that is known. `watch` gets the socket while it connects, one for each address
-    of the host that is tried, and may shut it down from elsewhere. Raises OSError, of which Unproven.
+    of the host that is tried and one before while a name is looked up, and may shut it down from elsewhere. Raises OSError, of which Unproven.
     """
     try:
         return _dialled(address, identity, purpose, seconds, peer, watch)
@@ -119,11 +126,7 @@ def _dialled(
     host, port = address
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
-    try:
-        sock = _connected(address, until, watch)
-    # A host name that IDNA cannot encode; it may be whatever stood in a store.
-    except UnicodeError as error:
-        raise OSError(f"{host!r} is not a host: {error}") from None
+    sock = connected(address, until, watch)
     try:
         _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
@@ -142,10 +145,13 @@ def _dialled(
     return Channel(inner, session, sock)
 
 
-def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> socket.socket:
-    """As socket.create_connection does, which says nothing of its socket before it is connected. Raises OSError."""
+def connected(address: tuple[str, int], until: float, watch: Watch | None = None) -> socket.socket:
+    """As socket.create_connection does, which says nothing of its socket before it is connected. Proven is nothing yet.
+
+    Raises OSError.
+    """
     failed = OSError(f"{address[0]!r} has no address")
-    for family, kind, protocol, _, where in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, where in _addresses(address, until, watch):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -167,6 +173,54 @@ def _connected(address: tuple[str, int], until: float, watch: Watch | None) -> s
         else:
             return sock
     raise failed
+
+
+def _addresses(address: tuple[str, int], until: float, watch: Watch | None) -> Sequence[_Address]:
+    """Raises OSError."""
+    if _numeric(address[0]):
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    found: list[Sequence[_Address] | OSError] = []
+    ours, its = socket.socketpair()
+
+    def look_up() -> None:
+        # Its end tells that there is an answer.
+        with its:
+            try:
+                found.append(socket.getaddrinfo(*address, type=socket.SOCK_STREAM))
+            except OSError as error:
+                found.append(error)
+            # A host name that IDNA cannot encode; it may be whatever stood in a store.
+            except ValueError as error:
+                found.append(OSError(f"{address[0]!r} is not a host: {error}"))
+
+    with ours:
+        try:
+            # A resolver cannot be woken, and waits for as long as its servers are silent.
+            threading.Thread(target=look_up, name="pdgate-name", daemon=True).start()
+        except RuntimeError as error:
+            its.close()
+            raise OSError(f"no thread to look up {address[0]!r}: {error}") from None
+        if watch is not None:
+            watch(ours)
+        ended = select.poll()
+        ended.register(ours, select.POLLIN)
+        if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError(f"timed out: no answer for the name {address[0]!r}")
+    if not found:
+        raise ConnectionAbortedError(f"given up while {address[0]!r} was looked up")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _numeric(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
 
 
 def _status(sock: socket.socket, until: float) -> int:

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -57,6 +57,12 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
         by_layer=True,
     )
     return msgspec.structs.replace(right, **wrong)
+
+
+def share_of_first(to: FakeCore, ranks: tuple[int, ...] = (0,)) -> messages.Push:
+    """What one rank of several asks for."""
+    there = [descriptors.as_data(to.regions[rank].descriptor) for rank in ranks]
+    return push(to, descriptors=there, ranks=ranks, only_here=True)
 
 
 def dial(core: FakeCore) -> Channel:
@@ -151,6 +157,17 @@ def untouched(core: FakeCore) -> bool:
         ({"context": messages.ContextRoom({}, 0, 64)}, Why.UNSUPPORTED),
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
+        ({"key": "k" * 1025}, Why.UNSUPPORTED),
+        (
+            {
+                "shape": msgspec.structs.replace(
+                    PageShape.of(LAYOUT, "tiny", order=LAYOUT.order), blocks=100
+                ),
+                "block_ids": list(range(LAYOUT.blocks + 1)),
+                "tokens": LAYOUT.blocks * LAYOUT.block_tokens + 1,
+            },
+            Why.TOO_SHORT,
+        ),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
         (
             {
@@ -269,6 +286,60 @@ def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> 
             assert refused.why == Why.TAKEN
             assert isinstance(reader, messages.RefusedMessage)
             assert "another live request" in reader.message
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_one_rank_gives_up_while_another_has_its_share_is_not_kept_for_it(kept: bool) -> None:
+    """It would be kept for the whole lease, or computed for nobody."""
+    two = replace(LAYOUT, tp=2)
+    with (
+        closing(FakeCore("tcp", "vllm-kvt", "prefill")) as prefill,
+        closing(FakeCore("tcp", "vllm-kvt", "decode", layout=two)) as decode,
+    ):
+        held = hold_back(prefill)
+        asked = arrival("p1", "k", params={"do_remote_decode": True})
+        if kept:
+            prefill.prefill(asked, P_BLOCKS)
+        else:
+            prefill.connector.plan(asked)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, len(PROMPT))
+        with dial(prefill) as first:
+            messages.send(first, share_of_first(decode))
+            assert isinstance(messages.receive(first), messages.Writing)
+            assert held.begun.acquire(timeout=SECONDS)
+
+            second = answer(prefill, messages.Abandon("k", ""))
+
+            assert second == messages.Released(held=False)
+            late = answer(prefill, share_of_first(decode, ranks=(1,)))
+            assert isinstance(late, messages.RefusedMessage)
+            assert late.why == Why.EXPIRED
+            held.go_on()
+            if not kept:
+                for layer in range(LAYOUT.layers):
+                    prefill.connector.layer_computed("p1", layer, P_BLOCKS, len(PROMPT))
+            assert (prefill.freed if kept else prefill.aborted).get(timeout=SECONDS) == "p1"
+
+
+def test_a_share_that_is_asked_for_again_does_not_keep_the_pages() -> None:
+    two = replace(LAYOUT, tp=2)
+    with (
+        closing(FakeCore("tcp", "vllm-kvt", "prefill")) as prefill,
+        closing(FakeCore("tcp", "vllm-kvt", "decode", layout=two)) as decode,
+    ):
+        prefill.prefill(arrival("p1", "k", params={"do_remote_decode": True}), P_BLOCKS)
+        # A push says nothing at its end, but P is asked only once it is over.
+        with dial(prefill) as first:
+            messages.send(first, share_of_first(decode))
+            assert isinstance(messages.receive(first), messages.Writing)
+            wait_until(lambda: prefill.connector.counters.bytes_sent, "its share has landed")
+
+        again = answer(prefill, share_of_first(decode))
+
+        assert isinstance(again, messages.RefusedMessage)
+        assert again.why == Why.TAKEN
+        assert answer(prefill, messages.Abandon("k", "")) == messages.Released(held=True)
+        assert prefill.freed.get(timeout=SECONDS) == "p1"
 
 
 @pytest.mark.parametrize("silent", [False, True])

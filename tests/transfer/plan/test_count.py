@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, fitting
+from pdgate.transfer.plan.count import WHOLE, Chunks, Rhythm, fitting
 from pdgate.transfer.plan.layout import KvLayout, Rank
 from pdgate.transfer.plan.links import links_to, spread
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
@@ -77,7 +77,7 @@ def test_a_push_by_layer_is_one_write_per_source_layer_and_chunk() -> None:
 
 def test_chunks_are_cut_by_a_grid_of_the_sequence() -> None:
     """A prefix that was cached shortens the first chunk and moves none."""
-    assert chunks(range(16, 80), 32) == [range(16, 32), range(32, 64), range(64, 80)]
+    assert list(Chunks(range(16, 80), 32)) == [range(16, 32), range(32, 64), range(64, 80)]
 
 
 def test_nothing_to_send_is_nothing_to_wait_for() -> None:

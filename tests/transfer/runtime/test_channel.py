@@ -3,11 +3,13 @@
 import queue
 import socket
 import threading
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
-from pdgate.transfer.runtime.channel import Channel, dial
+from pdgate.transfer.runtime.channel import Channel, connected, dial
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import shut
 from tests.support import waiting
@@ -54,6 +56,48 @@ def test_the_next_of_a_hosts_addresses_is_tried(monkeypatch: pytest.MonkeyPatch)
         del found[1]
         with pytest.raises(ConnectionRefusedError):
             dial(("127.0.0.1", 0), Identity(), "test", SECONDS)
+
+
+@pytest.fixture
+def silent_resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Names are not resolved before the test is over. Set when one is asked for."""
+    asked, over = threading.Event(), threading.Event()
+
+    def getaddrinfo(*_: object, **__: object) -> object:
+        asked.set()
+        assert over.wait(2 * SECONDS)
+        raise socket.gaierror("no server answers")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    yield asked
+    over.set()
+
+
+def test_a_name_has_to_be_found_in_time(silent_resolver: threading.Event) -> None:
+    with pytest.raises(TimeoutError, match=r"host\.example"):
+        connected(("host.example", 1), time.monotonic() + 0.2)
+
+    assert silent_resolver.is_set()
+
+
+def test_a_name_that_is_looked_up_can_be_given_up(silent_resolver: threading.Event) -> None:
+    def give_up(sock: socket.socket) -> None:
+        assert silent_resolver.wait(SECONDS)
+        threading.Thread(target=shut, args=(sock,)).start()
+
+    with pytest.raises(ConnectionAbortedError, match=r"host\.example"):
+        connected(("host.example", 1), time.monotonic() + 2 * SECONDS, give_up)
+
+
+def test_a_name_that_is_none_is_an_error() -> None:
+    for name in ("a..b", "a\0b", "x" * 64):
+        with pytest.raises(OSError, match=r"is not a host|[Nn]ame"):
+            connected((name, 1), time.monotonic() + SECONDS)
+
+
+def test_a_name_is_found() -> None:
+    with listening("test", lambda channel: None) as port:
+        dial(("localhost", port), Identity(), "test", SECONDS).close()
 
 
 @pytest.mark.parametrize("end", ["dials", "answers"])
