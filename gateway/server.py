@@ -19,6 +19,7 @@ from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.handshake import Handshake
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.low_wakeup_server import LowWakeupServer
 from pdgate.gateway.lifecycle.signals import take_over
@@ -27,7 +28,7 @@ from pdgate.gateway.lifecycle.worker import Worker
 from pdgate.gateway.lifecycle.workers import Workers
 from pdgate.gateway.listening import bound, shared_port
 from pdgate.gateway.logs import log_to_stderr
-from pdgate.gateway.security.tls import server_options
+from pdgate.gateway.security.tls import server_context
 from pdgate.gateway.sync.workers.place import shared_folder
 from pdgate.gateway.wiring import build
 
@@ -148,11 +149,15 @@ def _serve(
         return built
 
     tls = settings.tls
+    http: Any = HotProtocol
+    if tls.cert_file:
+        context = server_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+        http = partial(Handshake, context)
     config = uvicorn.Config(
         front,
         factory=True,
         loop="uvloop",
-        http=HotProtocol,
+        http=http,
         ws="none",
         # No proxy's headers are read, and nothing may stand between a connection and Front.
         proxy_headers=False,
@@ -163,7 +168,6 @@ def _serve(
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,
-        **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
     server = LowWakeupServer(config)
     server.run(sockets=sockets)
