@@ -56,6 +56,12 @@ log = logging.getLogger(__name__)
 _FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
 """Of the requests that are hot, by their targets."""
 
+HEADER_BYTES: Final = 200
+"""That a header takes besides its own bytes, while its head is on its way: two objects, a tuple and a place."""
+
+EARLY_BYTES: Final = 1500
+"""That a request which came early takes, besides what it brought."""
+
 TLS_BYTES: Final = 64 << 10
 """That a connection over TLS takes: OpenSSL, and buffers for reads and writes up to SLICE_BYTES."""
 
@@ -484,6 +490,9 @@ class HotProtocol(asyncio.Protocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
+            if self.parser is None:
+                # It was cut meanwhile.
+                return
             cycle = self.cycle
             rest = piece[upgrade.args[0] :]
             if isinstance(cycle, SocketOpening) and cycle is self._serving:
@@ -583,9 +592,13 @@ class HotProtocol(asyncio.Protocol):
         """Says what is held loosely, and of answers that are not read: nothing, nearly always."""
         if self.parser is None:
             return
-        loose = self._head_bytes if self.stage == HEAD else 0
+        loose = 0
+        if self.stage == HEAD:
+            loose = self._head_bytes + HEADER_BYTES * len(self.headers)
         if self._parked is not None:
             loose += len(self._parked)
+        if self._early:
+            loose += EARLY_BYTES * len(self._early)
         # Also below the water at which writing is paused, as many may stay there.
         unread = self.transport.get_write_buffer_size()
         if self.tcp is not None:
@@ -668,6 +681,8 @@ class HotProtocol(asyncio.Protocol):
             self._skipped = limits.framing(self.headers) if cycle.body_bytes_said else b""
             # The parser says next that the request is whole, which it is not where a body is skipped.
             self._deaf = bool(self._skipped)
+        if self._early:
+            self._weigh()
 
     def _is_behind_declined(self) -> bool:
         """Whether what comes may be of the protocol that the last request asked for: the client has no answer yet."""
