@@ -10,7 +10,8 @@
               (--max-memory) new bodies and longer answers are refused; if what was let in grows
               beyond it, the largest that is not whole yet, or not read, gives way.
 
-Of handshakes, which take up to 130 KB each, MOST_HANDSHAKES are under way: the oldest gives way to the next.
+Of handshakes MOST_HANDSHAKES are under way, and the oldest gives way to the next. Each takes up to 130 KB, and one that brings
+400 at once as many until the next turn of the loop, when it has failed.
 
 All are checked here and nowhere else. Once a second each connection is asked to look at its own
 clock, so that no request needs a timer: limits are met a second or two late, and never early.
@@ -30,7 +31,7 @@ from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
 STRANGE_BYTES: Final = 32 << 20
-MOST_HANDSHAKES: Final = 256
+MOST_HANDSHAKES: Final = 128
 LOOK_SECONDS: Final = 1.0
 LOOKS_PER_TURN: Final = 1000
 """Of the event loop; so many looks take about 1 ms."""
