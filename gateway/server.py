@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -178,9 +179,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _say(line: str) -> None:
-    """In one piece: print writes the end of a line apart, behind what the log writes meanwhile."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """In one piece: print writes the end of a line apart, behind what the log writes meanwhile.
+
+    Where it cannot be said a gateway serves all the same: its output is closed, or on a disk that is full.
+    """
+    if sys.stdout is not None:
+        with suppress(OSError):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
 
 
 def _address(socket: Socket) -> str:
