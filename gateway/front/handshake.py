@@ -40,13 +40,14 @@ class Handshake(asyncio.Protocol):
         self._transport: Any = None
         self._steps: Coroutine[Any, Any, Any] | None = None
         self._server_ends = False
+        self._early = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._connections.add(self)  # type: ignore[arg-type]
         self._steps = self._loop.start_tls(
             transport,
-            self._connection,
+            self,
             self._tls,
             server_side=True,
             ssl_handshake_timeout=limits.HANDSHAKE_SECONDS,
@@ -54,6 +55,10 @@ class Handshake(asyncio.Protocol):
         # No task: its first step would come a turn of the loop later, and uvloop reads the socket before that.
         self._steps.send(None).add_done_callback(self._over)
         self._crowd.greet(self)
+
+    def data_received(self, data: bytes) -> None:
+        """What came with the last of the handshake: asyncio hands it on before it says that this is over."""
+        self._early += data
 
     def cut(self) -> None:
         self._transport.abort()
@@ -79,7 +84,10 @@ class Handshake(asyncio.Protocol):
         if secure is None or secure.is_closing():
             return
         self._connection.tcp = self._transport
+        secure.set_protocol(self._connection)
         self._connection.connection_made(secure)
+        if self._early:
+            self._connection.data_received(self._early)
         if self._server_ends:
             self._connection.shutdown()
 

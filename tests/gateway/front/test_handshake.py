@@ -35,9 +35,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture
-async def gateway(authority: Authority) -> AsyncIterator[Gateway]:
+def tls(authority: Authority) -> TlsSection:
     ours = authority.signs("pdgate", "IP:127.0.0.1")
-    tls = TlsSection(cert_file=ours.cert, key_file=ours.key)
+    return TlsSection(cert_file=ours.cert, key_file=ours.key)
+
+
+@pytest.fixture
+async def gateway(tls: TlsSection) -> AsyncIterator[Gateway]:
     async with gateway_of(Engine(Role.PLAIN), tls=tls) as made:
         yield made
 
@@ -163,6 +167,18 @@ async def test_a_long_answer_is_whole(gateway: Gateway, trusting: ssl.SSLContext
     assert bodies[0] == bodies[1]
     assert bodies[0].startswith(b"{")
     assert bodies[0].endswith(b"}")
+
+
+def test_a_request_that_comes_with_the_last_of_its_handshake_is_served_on_asyncios_loop(
+    tls: TlsSection, trusting: ssl.SSLContext
+) -> None:
+    """It hands on what came before it says that the handshake is over."""
+
+    async def served() -> bool:
+        async with gateway_of(Engine(Role.PLAIN), tls=tls) as gateway:
+            return await is_served(gateway, trusting)
+
+    assert asyncio.run(served())
 
 
 async def test_a_handshake_under_way_when_the_server_ends_does_not_keep_it(
