@@ -20,7 +20,7 @@ from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.front.asgi import Front
-from pdgate.gateway.front.handshake import Handshake
+from pdgate.gateway.front.handshake import ClientHandshake
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.low_wakeup_server import LowWakeupServer
 from pdgate.gateway.lifecycle.signals import take_over
@@ -153,7 +153,7 @@ def _serve(
     http: Any = HotProtocol
     if tls.cert_file:
         context = server_context(tls.cert_file, tls.key_file, tls.client_ca_file)
-        http = partial(Handshake, context)
+        http = partial(ClientHandshake, context)
     config = uvicorn.Config(
         front,
         factory=True,

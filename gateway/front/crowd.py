@@ -69,7 +69,7 @@ class Stranger(Protocol):
     def cut(self) -> None: ...
 
 
-class Known(Stranger, Protocol):
+class TlsStranger(Stranger, Protocol):
     """One whose handshake is over.
 
     Attributes:
@@ -101,7 +101,7 @@ class Crowd:
         self._members: set[CrowdMember] = set()
         # Those that came first are first.
         self._handshakes: dict[Stranger, None] = {}
-        self._strangers: dict[Known, int] = {}
+        self._strangers: dict[TlsStranger, int] = {}
         self._timer: asyncio.Handle | None = None
 
     def join(self, member: CrowdMember, loop: asyncio.AbstractEventLoop) -> None:
@@ -126,7 +126,7 @@ class Crowd:
         """It is over, well or not."""
         self._handshakes.pop(handshake, None)
 
-    def weigh_stranger(self, one: Known) -> None:
+    def weigh_stranger(self, one: TlsStranger) -> None:
         self._now_strange(one, one.strange_bytes)
         while self.strange_bytes > STRANGE_BYTES:
             worst = max(self._strangers, key=self._strangers.__getitem__)
@@ -137,10 +137,10 @@ class Crowd:
                 worst.cut()
             self._now_strange(worst, left)
 
-    def forget_stranger(self, one: Known) -> None:
+    def forget_stranger(self, one: TlsStranger) -> None:
         self._now_strange(one, 0)
 
-    def _now_strange(self, one: Known, bytes_: int) -> None:
+    def _now_strange(self, one: TlsStranger, bytes_: int) -> None:
         self.strange_bytes += bytes_ - self._strangers.get(one, 0)
         if bytes_:
             self._strangers[one] = bytes_

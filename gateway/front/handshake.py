@@ -1,4 +1,4 @@
-"""Handshake: a client's connection over TLS, from when it is accepted to when it can be read.
+"""Client handshake: a client's connection over TLS, from when it is accepted to when it can be read.
 
     socket --accepted--> Handshake --over--> HotProtocol, on a transport of its own
                 `-- one of the crowd's from its first moment: the oldest of too many is cut
@@ -21,7 +21,7 @@ from pdgate.gateway.front import limits
 from pdgate.gateway.front.hot_protocol import HotProtocol
 
 
-class Handshake(asyncio.Protocol):
+class ClientHandshake(asyncio.Protocol):
     """`tls` bounds how many bytes a handshake may have (gateway/security/tls.py)."""
 
     def __init__(

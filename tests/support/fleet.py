@@ -29,7 +29,7 @@ from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.sections import HealthSection
-from pdgate.gateway.front.handshake import Handshake
+from pdgate.gateway.front.handshake import ClientHandshake
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
@@ -302,7 +302,7 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
             http: Any = HTTP
             if (tls := front_settings.tls).cert_file:
                 context = server_context(tls.cert_file, tls.key_file, tls.client_ca_file)
-                http = partial(Handshake, context)
+                http = partial(ClientHandshake, context)
             served = await stack.enter_async_context(_on_uvicorn(app, http, sockets))
         port, leaving = served
         client = httpx2.AsyncClient(
