@@ -18,6 +18,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.front.addresses import local_address, peer_address
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
 from pdgate.gateway.front.crowd import Crowd, CrowdMember
+from pdgate.gateway.front.limits import SLICE_BYTES, TLS_BUFFER_BYTES
 from pdgate.gateway.front.response_head import CLOSE, CommonHeadLines, head_lines, header_lines
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
@@ -42,6 +43,7 @@ class AsgiConnection(CrowdMember, Protocol):
     """What a cycle needs of the connection that it is on; see `hot_protocol.py`."""
 
     transport: asyncio.Transport
+    tcp: asyncio.Transport | None
     loop: asyncio.AbstractEventLoop
     headers: list[tuple[bytes, bytes]]
     url: bytes
@@ -58,6 +60,7 @@ class AsgiConnection(CrowdMember, Protocol):
     def pause_body(self) -> None: ...
     def body_is_wanted(self) -> None: ...
     def on_complete(self, cycle: Any) -> None: ...
+    def note_for_tls(self, bytes_: int) -> None: ...
     async def drain(self) -> None: ...
 
 
@@ -231,9 +234,30 @@ class AsgiCycle:
         if kind != ("http.response.body" if self._started else "http.response.start"):
             raise RuntimeError(f"{kind} is not for now")
         if self._started:
-            self._more(message.get("body", b""), last=not message.get("more_body", False))
+            body = message.get("body", b"")
+            if connection.tcp is not None and len(body) > SLICE_BYTES:
+                body = await self._write_slices(body)
+                if self._is_over:
+                    return
+            self._more(body, last=not message.get("more_body", False))
         else:
             self._begin_answer(message["status"], list(message.get("headers", ())))
+
+    async def _write_slices(self, body: bytes) -> bytes:
+        """The last one is left. OpenSSL's buffer would stay as large as what it is given at once."""
+        connection = self._connection
+        connection.note_for_tls(TLS_BUFFER_BYTES)
+        at = 0
+        while len(body) - at > SLICE_BYTES and not self._is_over:
+            self._more(body[at : at + SLICE_BYTES], last=False)
+            at += SLICE_BYTES
+            await connection.drain()
+        return body[at:]
+
+    @property
+    def _is_over(self) -> bool:
+        """A connection that is cut is lost in the next turn of the loop."""
+        return self._left or self.response_complete or self._connection.transport.is_closing()
 
     # The answer.
 

@@ -3,12 +3,17 @@
     loose     of heads on their way, of requests that came early, and of unread answers to callers that
               were not let in: what a client without a key can make the process hold.
               Beyond LOOSE_BYTES the connection that holds the most is cut.
+    strange   of TLS, until somebody is let in on the connection: 50 KB for nothing said, and what its longest read
+              took stays as long as it does. Beyond STRANGE_BYTES the largest is cut, the oldest of those.
     held      of bodies, from their first byte to the end of their call; of answers that are held until
               they are whole; of answers that callers that were let in do not read. Beyond `limit_bytes`
               (--max-memory) new bodies and longer answers are refused; if what was let in grows
               beyond it, the largest that is not whole yet, or not read, gives way.
 
-Both are checked here and nowhere else. Once a second each connection is asked to look at its own
+Of handshakes MOST_HANDSHAKES are under way, and the oldest gives way to the next. Each takes up to 130 KB, and one that brings
+400 at once as many until the next turn of the loop, when it has failed.
+
+All are checked here and nowhere else. Once a second each connection is asked to look at its own
 clock, so that no request needs a timer: limits are met a second or two late, and never early.
 At each look a connection is in some stage of some request. When it was seen there first is noted;
 what is there still when the stage's limit has passed is overdue. The limits are those of `limits.py`.
@@ -25,6 +30,8 @@ from pdgate.gateway.turns import ParseTurns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
+STRANGE_BYTES: Final = 32 << 20
+MOST_HANDSHAKES: Final = 128
 LOOK_SECONDS: Final = 1.0
 LOOKS_PER_TURN: Final = 1000
 """Of the event loop; so many looks take about 1 ms."""
@@ -56,11 +63,28 @@ class CrowdMember(Protocol):
         """Refuses what is on its way in, or hangs up."""
 
 
+class Stranger(Protocol):
+    """A connection over TLS, or the handshake of one."""
+
+    def cut(self) -> None: ...
+
+
+class TlsStranger(Stranger, Protocol):
+    """One whose handshake is over.
+
+    Attributes:
+        strange_bytes: What its TLS takes; 0 once somebody was let in.
+    """
+
+    @property
+    def strange_bytes(self) -> int: ...
+
+
 class Crowd:
     """
     Attributes:
         limit_bytes: Of what is held.
-        loose_bytes, held_bytes: The sums.
+        loose_bytes, strange_bytes, held_bytes: The sums.
         refused: Bodies and answers for which there was no memory.
         cut: Connections that were cut for what they held loosely.
         turns: Of those that have more to be parsed than one turn of the loop has time for.
@@ -69,11 +93,15 @@ class Crowd:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.loose_bytes = 0
+        self.strange_bytes = 0
         self.held_bytes = 0
         self.refused = 0
         self.cut = 0
         self.turns = ParseTurns()
         self._members: set[CrowdMember] = set()
+        # Those that came first are first.
+        self._handshakes: dict[Stranger, None] = {}
+        self._strangers: dict[TlsStranger, int] = {}
         self._timer: asyncio.Handle | None = None
 
     def join(self, member: CrowdMember, loop: asyncio.AbstractEventLoop) -> None:
@@ -84,6 +112,40 @@ class Crowd:
     def leave(self, member: CrowdMember) -> None:
         self._members.discard(member)
         self.now_loose(member, 0)
+
+    def greet(self, handshake: Stranger) -> None:
+        """It has begun."""
+        self._handshakes[handshake] = None
+        if len(self._handshakes) > MOST_HANDSHAKES:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            self.cut += 1
+            oldest.cut()
+
+    def greeted(self, handshake: Stranger) -> None:
+        """It is over, well or not."""
+        self._handshakes.pop(handshake, None)
+
+    def weigh_stranger(self, one: TlsStranger) -> None:
+        self._now_strange(one, one.strange_bytes)
+        while self.strange_bytes > STRANGE_BYTES:
+            worst = max(self._strangers, key=self._strangers.__getitem__)
+            left = worst.strange_bytes
+            if left == self._strangers[worst]:
+                left = 0
+                self.cut += 1
+                worst.cut()
+            self._now_strange(worst, left)
+
+    def forget_stranger(self, one: TlsStranger) -> None:
+        self._now_strange(one, 0)
+
+    def _now_strange(self, one: TlsStranger, bytes_: int) -> None:
+        self.strange_bytes += bytes_ - self._strangers.get(one, 0)
+        if bytes_:
+            self._strangers[one] = bytes_
+        else:
+            self._strangers.pop(one, None)
 
     def now_loose(self, member: CrowdMember, loose_bytes: int) -> None:
         """That is what the member holds loosely now, whatever it was."""

@@ -40,6 +40,7 @@ from pdgate.gateway.front.limits import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     SLICE_BYTES,
+    TLS_BUFFER_BYTES,
 )
 from pdgate.gateway.front.response_head import CLOSE, head_lines
 from pdgate.gateway.front.socket_client import SocketOpening, opening_of
@@ -55,6 +56,21 @@ log = logging.getLogger(__name__)
 _FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
 """Of the requests that are hot, by their targets."""
 
+HEADER_BYTES: Final = 200
+"""That a header takes besides its own bytes, while its head is on its way: two objects, a tuple and a place."""
+
+EARLY_BYTES: Final = 1500
+"""That a request which came early takes, besides what it brought."""
+
+TLS_BYTES: Final = 64 << 10
+"""That a connection over TLS takes: OpenSSL, and buffers for reads and writes up to SLICE_BYTES."""
+
+TLS_BYTES_PER_BYTE: Final = 3
+"""Of its longest read or write. Both loops keep a buffer for each connection, and OpenSSL one that is a third larger."""
+
+TLS_READ_BYTES: Final = 256 << 10
+"""The longest read there is, which nobody is told of while reading is paused. Source: uvloop 0.23, consts.pxi; asyncio, sslproto.py."""
+
 Cycle = HotCycle | AsgiCycle | SocketOpening
 
 
@@ -69,6 +85,7 @@ class HotProtocol(asyncio.Protocol):
         body_bytes: Of the last one's body, read so far.
         write_paused: The client does not read what is written.
         loose_bytes, held_bytes: See `crowd.py`.
+        tcp: What carries the transport; None without TLS.
     """
 
     __slots__ = (
@@ -80,6 +97,7 @@ class HotProtocol(asyncio.Protocol):
         "_farewell",
         "_first_lines",
         "_head_bytes",
+        "_longest_for_tls",
         "_parked",
         "_read",
         "_reading_paused",
@@ -103,6 +121,7 @@ class HotProtocol(asyncio.Protocol):
         "shared_lines",
         "stage",
         "tasks",
+        "tcp",
         "transport",
         "url",
         "write_paused",
@@ -135,6 +154,8 @@ class HotProtocol(asyncio.Protocol):
         self.body_bytes = 0
         self.loose_bytes = self.held_bytes = self._unread_bytes = 0
         self.write_paused = False
+        self.tcp: asyncio.Transport | None = None
+        self._longest_for_tls = 0
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.cycle: Cycle | None = None
@@ -163,6 +184,10 @@ class HotProtocol(asyncio.Protocol):
         self.transport = transport
         self.server_state.connections.add(self)  # type: ignore[arg-type]
         self.crowd.join(self, self.loop)
+        if self.tcp is not None:
+            transport.set_write_buffer_limits(high=TLS_BUFFER_BYTES)
+            transport.set_read_buffer_limits(high=TLS_BUFFER_BYTES)
+            self.crowd.weigh_stranger(self)
         port = local_address(transport)[1]
         self._first_lines = {} if port == self.front.admin_port else _FIRST_LINES
 
@@ -171,15 +196,15 @@ class HotProtocol(asyncio.Protocol):
         self._deaf = True
         self._parked = None
         self._now_unread(0)
-        self.crowd.leave(self)
+        self._leave_crowd()
         if self._farewell is not None:
             self._farewell.cancel()
-        for cycle in (self._serving, *self._early):
-            if cycle is not None:
-                cycle.client_left()
-        self._early.clear()
+        if self._serving is not None:
+            self._serving.client_left()
+        self._forget_early()
         self._wake_writers()
-        self.parser = None
+        # They know us: until Python looks for such circles, TLS would keep its buffers.
+        self.parser = self.cycle = self._serving = None
 
     def eof_received(self) -> None:
         """A client that says no more is not waited for with an answer: the transport closes."""
@@ -189,10 +214,12 @@ class HotProtocol(asyncio.Protocol):
             # Mostly nothing is served when something comes, and nothing unread.
             (self._serving is not None or self.write_paused) and self._busy
         ):
+            self.note_for_tls(len(data))
             self._park(data)
         elif len(data) <= SLICE_BYTES:
             self._feed(data, data)
         else:
+            self.note_for_tls(len(data))
             view = memoryview(data)
             contended = self.crowd.turns.contended
             given = self._feed_slice(view, data, FIRST_BYTES if contended else SLICE_BYTES)
@@ -364,6 +391,12 @@ class HotProtocol(asyncio.Protocol):
         """There is more than the application has taken."""
         self._pause_reading()
 
+    def note_for_tls(self, bytes_: int) -> None:
+        """So many at once were read, or written: with TLS, buffers stay as large as that."""
+        if bytes_ > self._longest_for_tls and self.tcp is not None:
+            self._longest_for_tls = bytes_
+            self.crowd.weigh_stranger(self)
+
     # What the crowd asks.
 
     def take_turn(self) -> None:
@@ -392,8 +425,17 @@ class HotProtocol(asyncio.Protocol):
     def is_waited_for(self) -> bool:
         return not (self._busy or self._reading_paused)
 
+    @property
+    def strange_bytes(self) -> int:
+        """That its TLS takes, until somebody is let in."""
+        if self.parser is None or not self._is_strangers:
+            return 0
+        return TLS_BYTES + TLS_BYTES_PER_BYTE * self._longest_for_tls
+
     def look(self, now: float) -> None:
         self._weigh()
+        if self.tcp is not None:
+            self.crowd.weigh_stranger(self)
         match self._clock.overdue(self, now):
             case Overdue.SILENT:
                 self._deaf = True
@@ -409,6 +451,8 @@ class HotProtocol(asyncio.Protocol):
         self._parked = self.parser = None
         self.crowd.now_loose(self, 0)
         self._now_unread(0)
+        # What waits in the loop before the connection is lost can take seconds where many are cut.
+        self._forget_early()
         self._wake_writers()
         self.transport.abort()
 
@@ -446,6 +490,9 @@ class HotProtocol(asyncio.Protocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
+            if self.parser is None:
+                # It was cut meanwhile.
+                return
             cycle = self.cycle
             rest = piece[upgrade.args[0] :]
             if isinstance(cycle, SocketOpening) and cycle is self._serving:
@@ -539,22 +586,43 @@ class HotProtocol(asyncio.Protocol):
         if not self._reading_paused and not self.transport.is_closing():
             self._reading_paused = True
             self.transport.pause_reading()
+            self.note_for_tls(TLS_READ_BYTES)
 
     def _weigh(self) -> None:
         """Says what is held loosely, and of answers that are not read: nothing, nearly always."""
         if self.parser is None:
             return
-        loose, unread = self._head_bytes if self.stage == HEAD else 0, 0
+        loose = 0
+        if self.stage == HEAD:
+            loose = self._head_bytes + HEADER_BYTES * len(self.headers)
         if self._parked is not None:
             loose += len(self._parked)
-        if self.write_paused or self.transport.is_closing():
-            unread = self.transport.get_write_buffer_size()
-            if self._serving is None and not (self.cycle is not None and self.cycle.let_in):
-                loose, unread = loose + unread, 0
+        if self._early:
+            loose += EARLY_BYTES * len(self._early)
+        # Also below the water at which writing is paused, as many may stay there.
+        unread = self.transport.get_write_buffer_size()
+        if self.tcp is not None:
+            unread += self.tcp.get_write_buffer_size()
+        if unread and self._is_strangers:
+            loose, unread = loose + unread, 0
         if loose != self.loose_bytes:
             self.crowd.now_loose(self, loose)
         if unread != self._unread_bytes:
             self._now_unread(unread)
+
+    @property
+    def _is_strangers(self) -> bool:
+        """Whether the last that was served was not let in. The key of a hot call is known before its body is read."""
+        serving = self._serving
+        if isinstance(serving, HotCycle) and self.stage != LINGERING:
+            return False
+        last = self.cycle if serving is None else serving
+        return last is None or not last.let_in
+
+    def _leave_crowd(self) -> None:
+        self.crowd.leave(self)
+        if self.tcp is not None:
+            self.crowd.forget_stranger(self)
 
     def _now_unread(self, bytes_: int) -> None:
         more, self._unread_bytes = bytes_ - self._unread_bytes, bytes_
@@ -562,6 +630,11 @@ class HotProtocol(asyncio.Protocol):
             self.crowd.hold(self, more)
         else:
             self.crowd.free(self, -more)
+
+    def _forget_early(self) -> None:
+        for cycle in self._early:
+            cycle.client_left()
+        self._early.clear()
 
     def _wake_writers(self) -> None:
         if self._writable is not None:
@@ -608,6 +681,8 @@ class HotProtocol(asyncio.Protocol):
             self._skipped = limits.framing(self.headers) if cycle.body_bytes_said else b""
             # The parser says next that the request is whole, which it is not where a body is skipped.
             self._deaf = bool(self._skipped)
+        if self._early:
+            self._weigh()
 
     def _is_behind_declined(self) -> bool:
         """Whether what comes may be of the protocol that the last request asked for: the client has no answer yet."""
@@ -623,7 +698,7 @@ class HotProtocol(asyncio.Protocol):
             return
         self._deaf = True
         self.server_state.connections.discard(self)
-        self.crowd.leave(self)
+        self._leave_crowd()
         self._now_unread(0)
         if self._farewell is not None:
             self._farewell.cancel()
