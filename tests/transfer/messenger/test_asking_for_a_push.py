@@ -296,7 +296,7 @@ def test_what_one_rank_gives_up_while_another_has_its_share_is_not_kept_for_it(k
         closing(FakeCore("tcp", "vllm-kvt", "prefill")) as prefill,
         closing(FakeCore("tcp", "vllm-kvt", "decode", layout=two)) as decode,
     ):
-        held = hold_back(prefill)
+        held = hold_back(prefill.backend)
         asked = arrival("p1", "k", params={"do_remote_decode": True})
         if kept:
             prefill.prefill(asked, P_BLOCKS)
