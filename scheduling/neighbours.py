@@ -28,7 +28,7 @@ def calls_of_this_gateway(endpoint: "Endpoint") -> int:
 
 
 class ToldNumbers(Protocol):
-    """Four numbers that others can read, in that order."""
+    """Four numbers that others can read, in that order, and the calls that are only read there."""
 
     def __setitem__(self, index: int, number: int, /) -> None: ...
 
@@ -38,12 +38,14 @@ class Others:
 
     Attributes:
         count: How many they are; said of replicas only.
+        prefills: Of calls, those that are only read there; said of workers only.
     """
 
-    __slots__ = ("answering", "calls", "count", "tokens", "unread_tokens")
+    __slots__ = ("answering", "calls", "count", "prefills", "tokens", "unread_tokens")
 
     def __init__(self) -> None:
         self.calls = self.tokens = self.unread_tokens = self.answering = self.count = 0
+        self.prefills = 0
 
 
 class SharedEndpoint:
@@ -86,6 +88,7 @@ class SharedEndpoint:
             told[1] = endpoint.tokens - self.tokens
             told[2] = endpoint.unread_tokens - self.unread_tokens
             told[3] = endpoint.answering - self.answering
+            told[4] = endpoint.prefills - self.near.prefills
 
     def take_in(
         self,
@@ -95,6 +98,7 @@ class SharedEndpoint:
         tokens: int,
         unread_tokens: int,
         answering: int,
+        prefills: int = 0,
     ) -> None:
         """`others`, which are `near` or `far`, have so much in flight now."""
         more = calls - others.calls
@@ -117,3 +121,7 @@ class SharedEndpoint:
             endpoint.answering += more
             self.answering += more
             others.answering = answering
+        more = prefills - others.prefills
+        if more:
+            endpoint.prefills += more
+            others.prefills = prefills

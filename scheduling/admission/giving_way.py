@@ -24,7 +24,7 @@ from pdgate.protocols.priority import MOST_URGENT, ORDINARY
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
-from pdgate.scheduling.admission.room import kv_free_of, missing_places, seconds_to_read, steps_in
+from pdgate.scheduling.admission.room import calls_at, kv_free_of, seconds_to_read, steps_in
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
@@ -128,9 +128,12 @@ def who_gives_way(
     chosen = dict.fromkeys([*reads, *answers])
     places = limits.decode_concurrency
     if places is not None and answering:
-        missing = missing_places(places, answering, begun, others)
-        missing -= sum(one.counts for one in chosen)
-        more = [one for one in low if one.counts and one not in chosen][: max(0, missing)]
+        # What ends at an engine that gets no more calls leaves no place to another one.
+        leaving = {engine.instance.id for engine in eligible.leaving}
+        count = [one for one in low if one.counts and one.answering not in leaving]
+        missing = sum(calls_at(eligible, answering, begun, others)) + 1 - places * len(answering)
+        missing -= sum(one in chosen for one in count)
+        more = [one for one in count if one not in chosen][: max(0, missing)]
         if len(more) < missing:
             return []
         chosen.update(dict.fromkeys(more))

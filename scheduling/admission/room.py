@@ -172,9 +172,10 @@ class Room:
             if not self._has_short_steps(most, eligible, role, before):
                 return False
         if limit is not None:
-            if missing_places(limit, engines, begun, others) > 0:
+            ours, theirs = calls_at(eligible, engines, begun, others)
+            if ours + theirs >= limit * len(engines):
                 return False
-            if not may_have_one_more(limit * len(engines), begun, others, since):
+            if not may_have_one_more(limit * len(engines), ours, others, since):
                 return False
         return kv_free is None or any(kv_free_of(engine) >= kv_free for engine in engines)
 
@@ -276,20 +277,33 @@ def _before(beginning: int, others: OtherProcesses, since: int | None) -> int:
     return beginning + others.beginning + (0 if ours else others.lines)
 
 
-def missing_places(
-    limit: int, engines: Sequence[Endpoint], begun: int, others: OtherProcesses
-) -> int:
-    """How many of the calls at engines that answer are to end before another one may begin; more than 0, or it may.
+def calls_at(
+    eligible: EligibleSet, engines: Sequence[Endpoint], begun: int, others: OtherProcesses
+) -> tuple[int, int]:
+    """Calls, of this process and of the others, that take places at these engines, which answer: all that have begun,
+    but for those that are answered by engines that get no more.
 
     `begun`, `others`: as in `Room.for_one_more`.
     """
-    theirs = others.begun
+    ours, theirs = begun, others.begun
+    for engine in eligible.leaving:
+        ours -= engine.own_calls - engine.own_prefills
+        theirs -= _calls_near(engine)
+    if ours < begun:
+        # Those that leave may answer calls of other models, too.
+        there = sum(engine.own_calls - engine.own_prefills for engine in engines)
+        ours = max(ours, min(begun, there), 0)
+    theirs = max(theirs, 0)
     # What workers have there by other sets of engines: not all find the same ones well. Who has no call there
     # may have one, as with those it takes no turns.
-    if begun and others is not NOBODY:
-        near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
-        theirs = max(near, theirs)
-    return begun + theirs - limit * len(engines) + 1
+    if ours and others is not NOBODY:
+        theirs = max(theirs, sum(_calls_near(engine) for engine in engines))
+    return ours, theirs
+
+
+def _calls_near(engine: Endpoint) -> int:
+    """Those of other workers."""
+    return calls_of_this_gateway(engine) - engine.own_calls
 
 
 def _settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:

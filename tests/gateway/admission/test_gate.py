@@ -21,6 +21,7 @@ from pdgate.scheduling.admission import Limits, LinePlace
 from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
 from tests.support.scripted import fleet, scheduler
@@ -727,6 +728,30 @@ def restart(endpoints: Endpoints, name: str) -> None:
 
 def drain(endpoints: Endpoints, name: str) -> None:
     endpoints.drain([name])
+
+
+def stick(endpoints: Endpoints, name: str) -> None:
+    endpoints.mark_stuck(name)
+
+
+@pytest.mark.parametrize("goes", [remove, drain, stick])
+async def test_calls_that_run_on_where_no_more_are_sent_take_no_places_of_others(
+    endpoints: Endpoints, goes: Callable[[Endpoints, str], None]
+) -> None:
+    """Answers take minutes: for so long a rolling update would begin no call at its new engines."""
+    endpoints.put(Instance("e", "http://127.0.0.1/e", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("e", [MODEL])
+    old = endpoints.get("e")
+    assert old is not None
+    gate = Gate(Limits(decode_concurrency=2), endpoints)
+    async with callers(gate) as come:
+        for _ in range(3):
+            assert await begins(come())
+        with Reservation(old, 10, reads=False), Reservation(old, 10, reads=False):
+            goes(endpoints, "e")
+
+            assert await begins(come())
+            assert not await begins(come())
 
 
 @pytest.mark.parametrize("goes", [remove, restart, drain])

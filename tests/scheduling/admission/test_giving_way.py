@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,15 @@ def test_what_workers_have_by_other_models_takes_places_as_well() -> None:
 
     assert not Room(limits).for_one_more(asked, 1, 0, NOTHING_SAID)
     assert chosen(limits, some, eligible=asked, others=NOTHING_SAID) == some
+
+
+def test_what_ends_at_an_engine_that_gets_no_more_calls_leaves_no_place() -> None:
+    old = engine("old", Role.DECODE, calls=1)
+    some, eligible = [low(answering="old"), low()], replace(pairs([P], [D]), leaving=[old])
+    limits = Limits(decode_concurrency=1, give_way=1)
+
+    assert chosen(limits, some, eligible=eligible) == some[1:]
+    assert chosen(limits, some[:1], eligible=eligible, begun=2) == []
 
 
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:

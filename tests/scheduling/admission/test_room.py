@@ -109,6 +109,33 @@ def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     assert not room.for_one_more(eligible, 1, 0, OtherProcesses(begun=2, beginning=1))
 
 
+def leaving(*of_workers: int) -> Endpoint:
+    """An engine that gets no more calls, with so many of ours, and of other workers."""
+    decode = engine(Role.DECODE, of_workers[0])
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, sum(of_workers[1:]), 0, 0, 0)
+    return decode
+
+
+def test_calls_at_engines_that_get_no_more_take_no_places() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(1)]), 3, 0)
+    assert room.for_one_more(replace(eligible, leaving=[leaving(1), leaving(1)]), 3, 0)
+    # Of another worker, too.
+    eligible = replace(eligible, leaving=[leaving(1, 2)])
+    assert room.for_one_more(eligible, 2, 0, OtherProcesses(begun=2))
+    assert not room.for_one_more(eligible, 2, 0, OtherProcesses(begun=3))
+
+
+def test_calls_of_other_models_at_engines_that_get_no_more_leave_no_places_to_ours() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    decode.calls = 2
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(2)]), 2, 0)
+
+
 LIMITS = [
     Limits(prefill, decode, kv_free)
     for prefill in (None, 1, 2)
