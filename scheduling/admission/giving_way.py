@@ -24,7 +24,13 @@ from pdgate.protocols.priority import MOST_URGENT, ORDINARY
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
-from pdgate.scheduling.admission.room import calls_at, kv_free_of, seconds_to_read, steps_in
+from pdgate.scheduling.admission.room import (
+    calls_at,
+    kv_free_of,
+    seconds_to_read,
+    settled,
+    steps_in,
+)
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
@@ -120,18 +126,21 @@ def who_gives_way(
     low.sort(key=lambda one: (-one.urgency, one.gave_way, one.tokens))
     low = low[:MOST_LOOKED_AT]
     whole = not eligible.disaggregated and bool(eligible.up[PLAIN])
-    answering = eligible.up[PLAIN if whole else DECODE]
-    reads = _to_read(limits, answering if whole else eligible.up[PREFILL], low, whole)
+    answers_as = PLAIN if whole else DECODE
+    answering = settled(eligible, answers_as)
+    reads = _to_read(limits, answering if whole else settled(eligible, PREFILL), low, whole)
     answers = _to_answer(limits, answering, low, freed or {})
     if reads is None or answers is None:
         return []
     chosen = dict.fromkeys([*reads, *answers])
     places = limits.decode_concurrency
     if places is not None and answering:
-        # What ends at an engine that gets no more calls leaves no place to another one.
-        leaving = {engine.instance.id for engine in eligible.leaving}
-        count = [one for one in low if one.counts and one.answering not in leaving]
-        missing = sum(calls_at(eligible, answering, begun, others)) + 1 - places * len(answering)
+        # What ends at an engine that gets no more calls, or not all of them, leaves no place to another one.
+        elsewhere = {engine.instance.id for engine in (*eligible.leaving, *eligible.up[answers_as])}
+        elsewhere -= {engine.instance.id for engine in answering}
+        count = [one for one in low if one.counts and one.answering not in elsewhere]
+        taken = calls_at(places, eligible, answers_as, begun, others)
+        missing = sum(taken) + 1 - places * len(answering)
         missing -= sum(one in chosen for one in count)
         more = [one for one in count if one not in chosen][: max(0, missing)]
         if len(more) < missing:

@@ -91,8 +91,8 @@ class Room:
     def ample(self, eligible: EligibleSet) -> Ample:
         """What `for_one_more` says yes to, where there are no other processes."""
         whole = not eligible.disaggregated and eligible.up[PLAIN]
-        answering = eligible.up[PLAIN if whole else DECODE]
-        reading = () if whole else eligible.up[PREFILL]
+        answering = settled(eligible, PLAIN if whole else DECODE)
+        reading = () if whole else settled(eligible, PREFILL)
         limits = self._limits
         looks = limits.kv_free, limits.prefill_seconds, limits.step_seconds
         if not answering or any(limit is not None for limit in looks):
@@ -160,7 +160,7 @@ class Room:
         since: int | None,
     ) -> bool:
         """Without an engine there is nothing to wait for here: the call learns that at once."""
-        engines = eligible.up[role]
+        engines = settled(eligible, role)
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
@@ -169,10 +169,10 @@ class Room:
             before = _before(beginning, others, since)
             if self._staged and role is DECODE:
                 before += self._with_prefill(eligible)
-            if not self._has_short_steps(most, eligible, role, before):
+            if not self._has_short_steps(most, eligible, role, engines, before):
                 return False
         if limit is not None:
-            ours, theirs = calls_at(eligible, engines, begun, others)
+            ours, theirs = calls_at(limit, eligible, role, begun, others)
             if ours + theirs >= limit * len(engines):
                 return False
             if not may_have_one_more(limit * len(engines), ours, others, since):
@@ -185,9 +185,15 @@ class Room:
         calls = sum(calls_of_this_gateway(engine) for engine in some)
         return calls * len(eligible.up[PREFILL]) // len(some) if some else 0
 
-    def _has_short_steps(self, most: float, eligible: EligibleSet, role: Role, before: int) -> bool:
+    def _has_short_steps(
+        self,
+        most: float,
+        eligible: EligibleSet,
+        role: Role,
+        engines: Sequence[Endpoint],
+        before: int,
+    ) -> bool:
         """Whether an engine's would be with one call more, and with its part of those that go before that."""
-        engines = _settled(eligible, role)
         each, rest = divmod(before, len(engines))
         for engine in self._some(eligible, role, engines):
             if steps_in(most, engine, more_calls=each):
@@ -199,7 +205,7 @@ class Room:
     def _can_read(
         self, eligible: EligibleSet, beginning: int, others: OtherProcesses, since: int | None
     ) -> bool:
-        limit, engines = self._limits.prefill_concurrency, eligible.up[PREFILL]
+        limit, engines = self._limits.prefill_concurrency, settled(eligible, PREFILL)
         if not self._can_read_soon(eligible, PREFILL, _before(beginning, others, since)):
             return False
         if limit is None or not engines:
@@ -220,7 +226,7 @@ class Room:
         if most is None or not eligible.up[role]:
             return True
         # Each that begins takes an engine, as far as is known until it has reserved one.
-        for engine in self._some(eligible, role, _settled(eligible, role)):
+        for engine in self._some(eligible, role, settled(eligible, role)):
             if reads_soon(most, engine):
                 before -= 1
                 if before < 0:
@@ -278,19 +284,26 @@ def _before(beginning: int, others: OtherProcesses, since: int | None) -> int:
 
 
 def calls_at(
-    eligible: EligibleSet, engines: Sequence[Endpoint], begun: int, others: OtherProcesses
+    limit: int, eligible: EligibleSet, role: Role, begun: int, others: OtherProcesses
 ) -> tuple[int, int]:
-    """Calls, of this process and of the others, that take places at these engines, which answer: all that have begun,
-    but for those that are answered by engines that get no more.
+    """Calls, of this process and of the others, that take places at the settled engines of a role, which answer: all that
+    have begun, but for those at engines that get no more, and those in the places of engines that are on their way back.
 
     `begun`, `others`: as in `Room.for_one_more`.
     """
+    engines = settled(eligible, role)
     ours, theirs = begun, others.begun
     for engine in eligible.leaving:
         ours -= engine.own_calls - engine.own_prefills
         theirs -= _calls_near(engine)
+    if len(engines) < len(eligible.up[role]):
+        for engine in eligible.up[role]:
+            if engine.careful:
+                own = min(limit, engine.own_calls - engine.own_prefills)
+                ours -= own
+                theirs -= min(limit - own, _calls_near(engine))
     if ours < begun:
-        # Those that leave may answer calls of other models, too.
+        # Those may answer calls of other models, too.
         there = sum(engine.own_calls - engine.own_prefills for engine in engines)
         ours = max(ours, min(begun, there), 0)
     theirs = max(theirs, 0)
@@ -306,7 +319,7 @@ def _calls_near(engine: Endpoint) -> int:
     return calls_of_this_gateway(engine) - engine.own_calls
 
 
-def _settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
+def settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
     """Those that may have every call: what one has room for that is on its way back, others would get."""
     engines = eligible.up[role]
     if not eligible.careful:

@@ -83,6 +83,19 @@ def test_what_ends_at_an_engine_that_gets_no_more_calls_leaves_no_place() -> Non
     assert chosen(limits, some[:1], eligible=eligible, begun=2) == []
 
 
+def test_calls_give_way_though_an_engine_that_is_on_its_way_back_has_room() -> None:
+    p, back = engine("p", Role.PREFILL, calls=1), engine("back", Role.DECODE, calls=1)
+    back.returned = 1.0
+    eligible = replace(pairs([p], [D, back]), careful=True)
+    limits, some = Limits(decode_concurrency=1, give_way=1), [low(answering="back"), low()]
+    assert chosen(limits, some, eligible=eligible) == some[1:]
+
+    also = engine("also", Role.PREFILL)
+    also.returned = 1.0
+    limits, some = Limits(prefill_concurrency=1, give_way=1), [low(reading="p", answering="")]
+    assert chosen(limits, some, eligible=replace(pairs([p, also], [D]), careful=True)) == some
+
+
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:
     least, once = low(7, gave_way=1), low(6, gave_way=1)
     large, small = low(6, tokens=9), low(6, tokens=5)
