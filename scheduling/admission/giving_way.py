@@ -27,6 +27,7 @@ from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
 from pdgate.scheduling.admission.room import (
     calls_at,
     kv_free_of,
+    reading,
     seconds_to_read,
     settled,
     steps_in,
@@ -34,7 +35,6 @@ from pdgate.scheduling.admission.room import (
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
-from pdgate.scheduling.neighbours import calls_of_this_gateway
 from pdgate.scheduling.pipeline.scorers import alone_seconds
 from pdgate.scheduling.status import Status
 
@@ -157,14 +157,17 @@ def _to_read(
     newest_first = sorted(low, key=lambda one: (-one.urgency, one.reads_for))
 
     def has_room(engine: Endpoint, without: Sequence[RunningCall]) -> bool:
-        if places is not None and calls_of_this_gateway(engine) - len(without) >= places:
+        if places is not None and reading(engine) - sum(map(only_reads, without)) >= places:
             return False
         if most is None or _waiting_seconds(engine, without) < most:
             return True
         return unread_tokens_there(engine) <= sum(one.unread_tokens for one in without)
 
+    def only_reads(one: RunningCall) -> bool:
+        return one.reading != one.answering
+
     def there(one: RunningCall) -> str:
-        return one.reading
+        return one.reading if most is not None or only_reads(one) else ""
 
     return _fewest(engines, newest_first, there, has_room, _is_hardly_read)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance, Role
+from pdgate.protocols.instance import BOTH, DECODE, PLAIN, PREFILL, Instance, Role
 from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
@@ -92,7 +92,7 @@ class Room:
         """What `for_one_more` says yes to, where there are no other processes."""
         whole = not eligible.disaggregated and eligible.up[PLAIN]
         answering = settled(eligible, PLAIN if whole else DECODE)
-        reading = () if whole else settled(eligible, PREFILL)
+        readers = () if whole else settled(eligible, PREFILL)
         limits = self._limits
         looks = limits.kv_free, limits.prefill_seconds, limits.step_seconds
         if not answering or any(limit is not None for limit in looks):
@@ -100,10 +100,10 @@ class Room:
             return NEVER
         places, reads = self._limits.decode_concurrency, self._limits.prefill_concurrency
         begun = sys.maxsize if places is None else places * len(answering)
-        if reads is None or not reading:
+        if reads is None or not readers:
             return Ample(begun, answering[0], sys.maxsize)
         # If it has none left the others may have some.
-        return Ample(begun, reading[0], reads)
+        return Ample(begun, readers[0], reads)
 
     def for_one_more(
         self,
@@ -212,12 +212,12 @@ class Room:
             return True
         without_place = beginning + others.beginning
         for engine in engines:
-            without_place -= max(0, limit - calls_of_this_gateway(engine))
+            without_place -= max(0, limit - reading(engine))
             if without_place < 0:
                 if others.since is None:
                     # As `may_have_one_more` would say, whatever we have.
                     return True
-                own = beginning + sum(engine.own_calls for engine in engines)
+                own = beginning + sum(_own_reading(engine) for engine in engines)
                 return may_have_one_more(limit * len(engines), own, others, since)
         return False
 
@@ -312,6 +312,15 @@ def calls_at(
     if ours and others is not NOBODY:
         theirs = max(theirs, sum(_calls_near(engine) for engine in engines))
     return ours, theirs
+
+
+def reading(engine: Endpoint) -> int:
+    """Calls of all workers that a prefill engine has to read; what it answers besides takes none of their places."""
+    return engine.prefills if engine.instance.role is BOTH else calls_of_this_gateway(engine)
+
+
+def _own_reading(engine: Endpoint) -> int:
+    return engine.own_prefills if engine.instance.role is BOTH else engine.own_calls
 
 
 def _calls_near(engine: Endpoint) -> int:

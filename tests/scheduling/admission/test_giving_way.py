@@ -96,6 +96,19 @@ def test_calls_give_way_though_an_engine_that_is_on_its_way_back_has_room() -> N
     assert chosen(limits, some, eligible=replace(pairs([p, also], [D]), careful=True)) == some
 
 
+def test_answers_of_an_engine_of_both_roles_give_no_way_to_a_prompt() -> None:
+    one, other = (engine(name, Role.BOTH, calls=3) for name in ("a", "b"))
+    one.prefills, other.prefills = 1, 1
+    eligible, limits = pairs([one, other], [one, other]), Limits(prefill_concurrency=1, give_way=1)
+    reads = low(reading="a", answering="b", unread_tokens=9, reads_for=5.0)
+    whole = low(reading="a", answering="a", unread_tokens=9)
+
+    assert chosen(limits, [low(answering="a"), whole, reads], eligible=eligible) == [reads]
+    assert chosen(limits, [low(answering="a"), whole], eligible=eligible) == []
+    other.prefills = 0
+    assert chosen(limits, [reads], eligible=eligible) == []
+
+
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:
     least, once = low(7, gave_way=1), low(6, gave_way=1)
     large, small = low(6, tokens=9), low(6, tokens=5)

@@ -136,6 +136,29 @@ def test_calls_of_other_models_at_engines_that_get_no_more_leave_no_places_to_ou
     assert not room.for_one_more(replace(eligible, leaving=[leaving(2)]), 2, 0)
 
 
+def test_answers_of_an_engine_of_both_roles_take_no_places_of_prompts() -> None:
+    """They take minutes, for which nobody's prompt was read."""
+    eligible = pairs([], [])
+    one, other = (engine(Role.BOTH, calls=4) for _ in range(2))
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert room.for_one_more(eligible, 8, 0)
+    one.prefills = other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0)
+    other.prefills = 1
+    assert room.for_one_more(eligible, 8, 0)
+    # A worker has its part, of what is read, too.
+    shared = SharedEndpoint.of(one)
+    one.prefills = 0
+    shared.take_in(one, shared.near, 1, 0, 0, 0, 1)
+    theirs = OtherProcesses(lines=1, since=100)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=200)
+    other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0, theirs, since=200)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=50)
+
+
 LIMITS = [
     Limits(prefill, decode, kv_free)
     for prefill in (None, 1, 2)
