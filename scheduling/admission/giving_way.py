@@ -15,9 +15,10 @@ With `give_way` of the limits a call gives way so many times at most. Each RAISE
 more urgent by one, so it comes back before newer ones, and is not sent away again by what is no more urgent than it has become.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
 from pdgate.protocols.priority import MOST_URGENT, ORDINARY
@@ -44,6 +45,8 @@ MOST_LOOKED_AT: Final = 256
 """Running calls in one decision, which holds up all others."""
 
 HARDLY: Final = 0.5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +82,18 @@ def may_give_way(urgency: int) -> bool:
 def raised(urgency: int, waited_seconds: float) -> int:
     """The urgency of a call that has waited for so long since it gave way."""
     return max(MOST_URGENT, urgency - int(waited_seconds / RAISED_SECONDS))
+
+
+def looked_at(running: Sequence[Collection[T]], begin: int) -> tuple[list[T], int]:
+    """Of calls that run, the least urgent first, those that one decision looks at: MOST_LOOKED_AT from there on, and round
+    again; and where the next one begins if these are not enough, as they may be at other engines, or cannot be paused.
+    """
+    count = sum(map(len, running))
+    if count <= MOST_LOOKED_AT:
+        return [*chain.from_iterable(running)], 0
+    begin %= count
+    twice = chain.from_iterable((*running, *running))
+    return [*islice(twice, begin, begin + MOST_LOOKED_AT)], (begin + MOST_LOOKED_AT) % count
 
 
 def would_be_late(
@@ -124,7 +139,6 @@ def who_gives_way(
         if one.urgency > urgency and one.gave_way < limits.give_way and (in_time or not one.reading)
     ]
     low.sort(key=lambda one: (-one.urgency, one.gave_way, one.tokens))
-    low = low[:MOST_LOOKED_AT]
     whole = not eligible.disaggregated and bool(eligible.up[PLAIN])
     answers_as = PLAIN if whole else DECODE
     answering = settled(eligible, answers_as)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
 from tests.support.scripted import fleet, scheduler
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 MODEL = "tiny"
 
@@ -687,6 +687,39 @@ async def test_a_call_by_another_model_of_the_same_engines_gives_way(
             come(urgency=0)
             await settled()
             assert pausing.paused
+
+
+class Unpausable(Pausable):
+    def running(self, urgency: int, counts: bool) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.parametrize("model", ["elsewhere", MODEL])
+async def test_a_call_gives_way_however_many_others_do_not(
+    endpoints: Endpoints, model: str
+) -> None:
+    """As these run at other engines, or cannot be paused."""
+    for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+        endpoints.put(
+            Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model="elsewhere")
+        )
+        endpoints.mark_up(name, ["elsewhere"])
+    gate = Gate(Limits(decode_concurrency=1000, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    with ExitStack() as stack:
+        turns = [
+            stack.enter_context(gate.turn(name, LinePlace(7)))
+            for name in (*(model for _ in range(600)), MODEL)
+        ]
+        for turn in turns:
+            assert isinstance(turn, LowTurn)
+            turn.pausing = Unpausable(turn.again)
+        assert isinstance(turns[-1], LowTurn)
+        turns[-1].pausing = pausing = Pausable(turns[-1].again)
+        gate.put(Limits(decode_concurrency=601 if model == MODEL else 1, give_way=1))
+        async with callers(gate) as come:
+            come(urgency=0)
+            await until(lambda: pausing.paused, "the one that can to give way")
 
 
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:

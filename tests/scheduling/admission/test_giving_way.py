@@ -8,7 +8,9 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, told
 from pdgate.scheduling.admission import Limits, Room
 from pdgate.scheduling.admission.giving_way import (
+    MOST_LOOKED_AT,
     RunningCall,
+    looked_at,
     may_give_way,
     raised,
     who_gives_way,
@@ -129,6 +131,20 @@ def test_no_call_gives_way_to_what_is_not_more_urgent_or_more_often_than_it_may(
     assert chosen(limits, [low(5, gave_way=2)]) == []
     assert chosen(Limits(decode_concurrency=1), [low(7)]) == []
     assert [may_give_way(urgency) for urgency in (0, 3, 4, 7)] == [False, False, True, True]
+
+
+def test_all_that_run_are_looked_at_in_a_few_decisions_the_least_urgent_first() -> None:
+    running = [range(200), range(200, 700)]
+    begin, seen = 0, list[int]()
+    for _ in range(3):
+        some, begin = looked_at(running, begin)
+        assert len(some) == MOST_LOOKED_AT
+        seen += some
+
+    assert seen == [*range(700), *range(3 * MOST_LOOKED_AT - 700)]
+    assert looked_at([range(9), range(9, 20)], begin) == ([*range(20)], 0)
+    # Some have ended since.
+    assert looked_at(running[1:], 600)[0][0] == 300
 
 
 def test_what_makes_no_room_ends_nothing() -> None:
