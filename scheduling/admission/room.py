@@ -294,23 +294,23 @@ def calls_at(
     engines = settled(eligible, role)
     ours, theirs = begun, others.begun
     for engine in eligible.leaving:
-        ours -= engine.own_calls - engine.own_prefills
-        theirs -= _calls_near(engine)
+        ours -= _own_answers(engine)
+        theirs -= _answers_near(engine)
     if len(engines) < len(eligible.up[role]):
         for engine in eligible.up[role]:
             if engine.careful:
-                own = min(limit, engine.own_calls - engine.own_prefills)
+                own = min(limit, _own_answers(engine))
                 ours -= own
-                theirs -= min(limit - own, _calls_near(engine))
+                theirs -= min(limit - own, _answers_near(engine))
     if ours < begun:
         # Those may answer calls of other models, too.
-        there = sum(engine.own_calls - engine.own_prefills for engine in engines)
+        there = sum(_own_answers(engine) for engine in engines)
         ours = max(ours, min(begun, there), 0)
     theirs = max(theirs, 0)
     # What workers have there by other sets of engines: not all find the same ones well. Who has no call there
     # may have one, as with those it takes no turns.
     if ours and others is not NOBODY:
-        theirs = max(theirs, sum(_calls_near(engine) for engine in engines))
+        theirs = max(theirs, sum(_answers_near(engine) for engine in engines))
     return ours, theirs
 
 
@@ -323,9 +323,14 @@ def _own_reading(engine: Endpoint) -> int:
     return engine.own_prefills if engine.instance.role is BOTH else engine.own_calls
 
 
-def _calls_near(engine: Endpoint) -> int:
-    """Those of other workers."""
-    return calls_of_this_gateway(engine) - engine.own_calls
+def _own_answers(engine: Endpoint) -> int:
+    return engine.own_calls - engine.own_prefills
+
+
+def _answers_near(engine: Endpoint) -> int:
+    """Those of other workers that it answers, or is to: what it only reads is at another engine as well."""
+    near = calls_of_this_gateway(engine) - engine.own_calls
+    return near - (engine.prefills - engine.own_prefills)
 
 
 def settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:

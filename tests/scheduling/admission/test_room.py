@@ -462,3 +462,17 @@ def test_decode_s_places_are_also_those_that_workers_have_by_other_models() -> N
 
     assert room.for_one_more(eligible, 0, 0, nothing_of_this)
     assert not room.for_one_more(eligible, 1, 0, nothing_of_this)
+
+
+def test_what_another_worker_has_at_engines_of_both_roles_counts_once() -> None:
+    """A call that one reads and the other is to answer is one call."""
+    eligible = pairs([], [])
+    one, other = engine(Role.BOTH), engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    for each in (one, other):
+        shared = SharedEndpoint.of(each)
+        shared.take_in(each, shared.near, 2, 200, 100, 0, 1)
+    room, theirs = Room(Limits(decode_concurrency=2)), OtherProcesses(begun=2)
+
+    assert room.for_one_more(eligible, 1, 0, theirs)
+    assert not room.for_one_more(eligible, 2, 0, theirs)
