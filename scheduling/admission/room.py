@@ -182,7 +182,7 @@ class Room:
     def _with_prefill(self, eligible: EligibleSet) -> int:
         """Calls of this gateway, by what those have that are looked at."""
         some = self._some(eligible, PREFILL)
-        calls = sum(calls_of_this_gateway(engine) for engine in some)
+        calls = sum(reading(engine) for engine in some)
         return calls * len(eligible.up[PREFILL]) // len(some) if some else 0
 
     def _has_short_steps(

@@ -342,6 +342,19 @@ def test_those_that_are_on_their_way_to_decode_count_in_its_steps(staged: bool) 
     assert room.for_one_more(eligible, begun=40, beginning=0) is not staged
 
 
+def test_answers_of_an_engine_of_both_roles_are_on_their_way_to_none() -> None:
+    eligible = pairs([], [])
+    both = engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [both]
+    stepping(both)
+    both.calls, both.tokens = 12, 12_000
+    room = Room(Limits(step_seconds=0.02), staged=True)
+
+    assert room.for_one_more(eligible, begun=12, beginning=0)
+    both.prefills = 8
+    assert not room.for_one_more(eligible, begun=12, beginning=0)
+
+
 def test_an_engine_that_is_on_its_way_back_makes_no_room_at_the_others() -> None:
     eligible = pairs([0, 0], [None])
     busy, back = eligible.up[Role.PREFILL]
