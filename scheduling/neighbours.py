@@ -14,6 +14,8 @@ Pure: how processes tell each other is theirs.
 
 from typing import TYPE_CHECKING, Protocol
 
+from pdgate.protocols.instance import BOTH, PREFILL, Role
+
 if TYPE_CHECKING:
     from pdgate.scheduling.endpoint import Endpoint
 
@@ -25,6 +27,25 @@ def calls_of_this_gateway(endpoint: "Endpoint") -> int:
     """Calls of all workers of this gateway, without those of its replicas."""
     shared = endpoint.shared
     return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
+
+
+def prompts_of_this_gateway(endpoint: "Endpoint") -> int:
+    """Of these, at one that reads prompts: what an engine of both roles answers is none."""
+    if endpoint.instance.role is BOTH:
+        return endpoint.prefills
+    return calls_of_this_gateway(endpoint)
+
+
+def answers_of_this_gateway(endpoint: "Endpoint") -> int:
+    """Of these, those that it answers, or is to."""
+    return calls_of_this_gateway(endpoint) - endpoint.prefills
+
+
+def calls_as(role: Role, endpoint: "Endpoint") -> int:
+    """Of these, those that it has in that role."""
+    if role is PREFILL:
+        return prompts_of_this_gateway(endpoint)
+    return answers_of_this_gateway(endpoint)
 
 
 class ToldNumbers(Protocol):

@@ -28,7 +28,6 @@ from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
 from pdgate.scheduling.admission.room import (
     calls_at,
     kv_free_of,
-    reading,
     seconds_to_read,
     settled,
     steps_in,
@@ -36,6 +35,7 @@ from pdgate.scheduling.admission.room import (
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
+from pdgate.scheduling.neighbours import prompts_of_this_gateway
 from pdgate.scheduling.pipeline.scorers import alone_seconds
 from pdgate.scheduling.status import Status
 
@@ -171,7 +171,10 @@ def _to_read(
     newest_first = sorted(low, key=lambda one: (-one.urgency, one.reads_for))
 
     def has_room(engine: Endpoint, without: Sequence[RunningCall]) -> bool:
-        if places is not None and reading(engine) - sum(map(only_reads, without)) >= places:
+        if (
+            places is not None
+            and prompts_of_this_gateway(engine) - sum(map(only_reads, without)) >= places
+        ):
             return False
         if most is None or _waiting_seconds(engine, without) < most:
             return True

@@ -29,7 +29,11 @@ from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.neighbours import Others, calls_of_this_gateway
+from pdgate.scheduling.neighbours import (
+    Others,
+    answers_of_this_gateway,
+    prompts_of_this_gateway,
+)
 from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
 from pdgate.scheduling.pipeline.shortlist import ALL
 
@@ -182,7 +186,7 @@ class Room:
     def _with_prefill(self, eligible: EligibleSet) -> int:
         """Calls of this gateway, by what those have that are looked at."""
         some = self._some(eligible, PREFILL)
-        calls = sum(reading(engine) for engine in some)
+        calls = sum(prompts_of_this_gateway(engine) for engine in some)
         return calls * len(eligible.up[PREFILL]) // len(some) if some else 0
 
     def _has_short_steps(
@@ -212,7 +216,7 @@ class Room:
             return True
         without_place = beginning + others.beginning
         for engine in engines:
-            without_place -= max(0, limit - reading(engine))
+            without_place -= max(0, limit - prompts_of_this_gateway(engine))
             if without_place < 0:
                 if others.since is None:
                     # As `may_have_one_more` would say, whatever we have.
@@ -314,11 +318,6 @@ def calls_at(
     return ours, theirs
 
 
-def reading(engine: Endpoint) -> int:
-    """Calls of all workers that a prefill engine has to read; what it answers besides takes none of their places."""
-    return engine.prefills if engine.instance.role is BOTH else calls_of_this_gateway(engine)
-
-
 def _own_reading(engine: Endpoint) -> int:
     return engine.own_prefills if engine.instance.role is BOTH else engine.own_calls
 
@@ -329,8 +328,7 @@ def _own_answers(engine: Endpoint) -> int:
 
 def _answers_near(engine: Endpoint) -> int:
     """Those of other workers that it answers, or is to: what it only reads is at another engine as well."""
-    near = calls_of_this_gateway(engine) - engine.own_calls
-    return near - (engine.prefills - engine.own_prefills)
+    return answers_of_this_gateway(engine) - _own_answers(engine)
 
 
 def settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
