@@ -23,6 +23,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.context_length import why_too_short
 from pdgate.scheduling.eligible import in_pairs
 from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.neighbours import calls_as
 
 MOST_SHOWN: Final = 32
 """Engines of a choice; of more, the chosen one and the first of the others."""
@@ -230,15 +231,16 @@ def left_out(
     avoid: Collection[str],
     peer: Instance | None,
     among: Collection[str] = (),
+    most: int | None = None,
 ) -> list[LeftOut]:
-    """Those whose role it is, and that were not considered."""
+    """Those whose role it is, and that were not considered. `most`: calls that one may have at a time."""
     asked = {endpoint.instance.id for endpoint in considered}
     # It is a wish, which may have left none.
     among = () if asked.isdisjoint(among) else among
     fleet = [*fleet]
     no_room = _without_room_behind(call, fleet) if role is Role.PREFILL else set()
     return [
-        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among, no_room))
+        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among, no_room, most))
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
@@ -252,6 +254,7 @@ def _why_not(
     peer: Instance | None,
     among: Collection[str],
     no_room_behind: Collection[str],
+    most: int | None,
 ) -> str:
     """The first reason that holds; those that last come first."""
     instance, model = one.instance, call.model
@@ -276,6 +279,8 @@ def _why_not(
         return too_short
     if among and instance.id not in among:
         return "the call is not split, and stays with those that were named for that"
+    if most is not None and calls_as(role, one) >= most:
+        return f"it has as many calls as it may ({most})"
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"

@@ -46,6 +46,7 @@ class EligibleSet:
         uneven: Whether one of these may have room for a call that another one has none for.
         longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
             refused by all of them. 0 where one of them says no length, or may cut what is longer.
+        leaving: Engines that answer calls, and get no more of them to answer now.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -58,12 +59,17 @@ class EligibleSet:
     shortest: int = 0
     uneven: bool = False
     longest: int = 0
+    leaving: Sequence[Endpoint] = ()
 
 
 def eligible_of(
-    serving: Sequence[Endpoint], *, roles_change: bool = False, model: str = ""
+    serving: Sequence[Endpoint],
+    *,
+    roles_change: bool = False,
+    model: str = "",
+    removed: Sequence[Endpoint] = (),
 ) -> EligibleSet:
-    """Of all that serve the model, in whatever state."""
+    """Of all that serve the model, in whatever state. `removed`: those that did, and are no instances any more."""
     doubted = [c for c in serving if c.may_serve]
     fit = [c for c in doubted if c.fit]
     plain, prefill, decode = (
@@ -83,6 +89,7 @@ def eligible_of(
         Role.ENCODE: _of(Role.ENCODE, fit) or _of(Role.ENCODE, doubted),
     }
     serving_texts = [*prefill, *decode, *plain]
+    answering = set(decode if disaggregated or not plain else plain)
     return EligibleSet(
         up,
         disaggregated,
@@ -97,6 +104,11 @@ def eligible_of(
         ),
         uneven=len({c.lengths.get(model) for c in serving_texts}) > 1,
         longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
+        leaving=[
+            c
+            for c in (*serving, *removed)
+            if c.calls > c.prefills and c.instance.role not in _ANSWER_NONE and c not in answering
+        ],
     )
 
 

@@ -39,6 +39,7 @@ class Endpoint:
         lengths: Of these, how many tokens a prompt and its answer may have, where it says that.
         strict: Whether it refuses what is longer, and cuts none of it.
         calls: Reserved and not yet ended.
+        prefills: Of these, those that it only reads, for another one to answer; without those of replicas.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
         presumed: Calls of this process whose prompt counts as read, though nothing has shown it.
@@ -76,6 +77,7 @@ class Endpoint:
     lengths: Mapping[str, int] = field(default_factory=lambda: NO_LENGTHS)
     strict: bool = False
     calls: int = 0
+    prefills: int = 0
     tokens: int = 0
     unread_tokens: int = 0
     presumed: int = 0
@@ -107,6 +109,10 @@ class Endpoint:
     def own_calls(self) -> int:
         """Those of this process."""
         return self.calls if self.shared is None else self.calls - self.shared.calls
+
+    @property
+    def own_prefills(self) -> int:
+        return self.prefills if self.shared is None else self.prefills - self.shared.near.prefills
 
     @property
     def own_unread_tokens(self) -> int:

@@ -79,6 +79,8 @@ class Reservation:
         if trial:
             endpoint.trials += 1
         endpoint.calls += 1
+        if reads_only:
+            endpoint.prefills += 1
         endpoint.tokens += tokens
         self._dropped = endpoint.dropped
         self._expected: float | None
@@ -206,6 +208,8 @@ class Reservation:
             self._ended = True
             endpoint = self._endpoint
             endpoint.calls -= 1
+            if self._reads_only:
+                endpoint.prefills -= 1
             endpoint.tokens -= self._tokens
             if self._answering:
                 endpoint.answering -= 1

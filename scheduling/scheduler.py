@@ -46,6 +46,7 @@ from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
 from pdgate.scheduling.health.cause import cause_of
+from pdgate.scheduling.neighbours import calls_as
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
@@ -62,6 +63,7 @@ class Scheduler:
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
         freed: Called when an engine has room for another prompt.
+        places: Role -> calls that one engine may have at a time, while another one has a place; None for any number.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -82,6 +84,7 @@ class Scheduler:
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
         self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
+        self.places: Mapping[Role, int] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
         self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain, ENCODE: encode or plain}
@@ -261,6 +264,8 @@ class Scheduler:
             endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
+        if self.places is not None:
+            endpoints = _with_places(endpoints, role, self.places.get(role))
         one, partners = endpoints[0], None
         if len(endpoints) > 1:
             policy = self._policy(role, call) if self._of_models else self._policies[role]
@@ -336,6 +341,8 @@ class Scheduler:
             decodes = [c for c in decodes if c.instance.id not in avoid]
         if too_long and decodes:
             decodes = long_enough(call, decodes, eligible.model)
+        if self.places is not None:
+            decodes = _with_places(decodes, DECODE, self.places.get(DECODE))
         return self._policy(DECODE, call).partners(call, decodes) if decodes else None
 
     def _tell(
@@ -351,7 +358,8 @@ class Scheduler:
         named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named)
+        most = None if self.places is None else self.places.get(role)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named, most)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()
@@ -452,6 +460,13 @@ def _with_readers(
     """With what the reader had of the prompt, all of which is on its way there; nothing if it has no room for the call."""
     no_room = too_long and why_too_short(call, prefill, reads_only=False)
     return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
+
+
+def _with_places(endpoints: Sequence[Endpoint], role: Role, most: int | None) -> Sequence[Endpoint]:
+    """Those that have fewer calls; all of them where none has, as who did not wait for a place has none elsewhere either."""
+    if most is None or len(endpoints) == 1:
+        return endpoints
+    return [one for one in endpoints if calls_as(role, one) < most] or endpoints
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

@@ -6,7 +6,7 @@
 
 Which calls run is known in this process only, so only calls of the same worker give way. Calls that can be paused
 are looked at when something waits, MOST_LOOKED_AT at a time and not more often than every PAUSE_SECONDS, so that a flood of
-urgent calls costs no more than that.
+urgent calls costs no more than that. If these are not enough, the next ones are looked at.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from pdgate.gateway.admission.gate import AGAIN, LINE, OTHERS, FreeTurn, Gate, W
 from pdgate.protocols.instance import PLAIN
 from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
-    MOST_LOOKED_AT,
     RunningCall,
     can_be_in_time,
+    looked_at,
     raised,
     who_gives_way,
     would_be_late,
@@ -50,7 +50,11 @@ class GivingWayGate:
     def __init__(self, gate: Gate) -> None:
         self.gave_way: Counter[tuple[str, str]] = Counter()
         self._gate = gate
-        self._running: dict[int, dict[LowTurn, None]] = {}
+        # Urgency -> model -> those that run.
+        self._running: dict[int, dict[WaitingModel, dict[LowTurn, None]]] = {}
+        # Model -> where the next look for its calls begins, if the last one has not found enough.
+        self._begins: dict[WaitingModel, int] = {}
+        self._looks_on = False
         self._leaving: dict[LowTurn, float] = {}
         self._freed: dict[str, Status | None] = {}
         self._next = 0.0
@@ -81,12 +85,15 @@ class GivingWayGate:
         self._leaving = {
             turn: since for turn, since in self._leaving.items() if now - since < LEAVING_SECONDS
         }
+        self._looks_on = False
         for name, model in self._gate.models.items():
             # Until those that were to end have, nothing is known of who has room.
             if self._leaving:
                 return
             if model.waiters and not model.there.beginning:
                 self._for_one_of(name, model, now)
+        if self._looks_on and not self._leaving and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._again)
 
     def goes_before(self, urgency: int, model: WaitingModel) -> bool:
         """Whether one that gave way does, before a call of that urgency that comes now."""
@@ -121,13 +128,17 @@ class GivingWayGate:
     # A turn's.
 
     def entered(self, turn: "LowTurn") -> None:
-        self._running.setdefault(turn.place.urgency, {})[turn] = None
+        level = self._running.setdefault(turn.place.urgency, {})
+        level.setdefault(turn.model, {})[turn] = None
 
     def left(self, turn: "LowTurn") -> None:
         """Forget a turn that holds no engine any more."""
         level = self._running.get(turn.place.urgency)
-        if level is not None:
-            level.pop(turn, None)
+        its = None if level is None else level.get(turn.model)
+        if level is not None and its is not None:
+            its.pop(turn, None)
+            if not its:
+                del level[turn.model]
             if not level:
                 del self._running[turn.place.urgency]
         if self._leaving.pop(turn, None) is not None and not self._leaving:
@@ -165,7 +176,8 @@ class GivingWayGate:
         expected = model.pace.wait(0, now)
         if not would_be_late(limits, eligible, place.tokens, now - since, expected):
             return
-        running = self._low(urgency, model, now)
+        begins = self._begins.pop(model, 0)
+        running, following = self._low(urgency, model, now, begins)
         others = gate.others(model)
         in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
@@ -178,6 +190,10 @@ class GivingWayGate:
             self._freed,
             in_time,
         )
+        if following and not chosen:
+            self._begins[model] = following
+            # Until all were looked at; then again when something happens.
+            self._looks_on = self._looks_on or following > begins
         place.made_way += len(chosen)
         for one in chosen:
             turn = running[one]
@@ -190,21 +206,25 @@ class GivingWayGate:
             assert pausing is not None
             pausing.pause()
 
-    def _low(self, urgency: int, model: WaitingModel, now: float) -> "dict[RunningCall, LowTurn]":
-        """Of those that run, the least urgent that may give way to one of this urgency."""
+    def _low(
+        self, urgency: int, model: WaitingModel, now: float, begins: int
+    ) -> "tuple[dict[RunningCall, LowTurn], int]":
+        """Of those that run at engines of this model, some that may give way to one of this urgency; and as of `looked_at`."""
+        there = [
+            turns
+            for level in range(LEAST_URGENT, max(urgency, ORDINARY), -1)
+            for other, turns in self._running.get(level, {}).items()
+            if _meets(other, model)
+        ]
+        some, following = looked_at(there, begins)
         found: dict[RunningCall, LowTurn] = {}
-        looks = 0
-        for level in range(LEAST_URGENT, max(urgency, ORDINARY), -1):
-            for turn in self._running.get(level, ()):
-                looks += 1
-                if looks > MOST_LOOKED_AT:
-                    return found
-                its, pausing = turn.urgency(now), turn.pausing
-                if its > urgency and pausing is not None:
-                    one = pausing.running(its, turn.model.there is model.there)
-                    if one is not None:
-                        found[one] = turn
-        return found
+        for turn in some:
+            its, pausing = turn.urgency(now), turn.pausing
+            if its > urgency and pausing is not None:
+                one = pausing.running(its, turn.model.there is model.there)
+                if one is not None:
+                    found[one] = turn
+        return found, following
 
     def _note_freed(self, eligible: EligibleSet, one: RunningCall) -> None:
         if self._gate.limits.kv_free is None:

@@ -191,7 +191,7 @@ def gate_of(
     gate = Gate(limits, endpoints, lines, scheduler.cached, scheduler.stays, staged)
     if limits.give_way:
         gate.giving_way = GivingWayGate(gate)
-    scheduler.freed = gate.look_soon
+    scheduler.freed, scheduler.places = gate.look_soon, limits.places
     return gate
 
 

@@ -9,7 +9,11 @@ from functools import partial
 from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.giving_way import PausableJourney, SimulatedGivingWay
+from pdgate.lab.simulator.giving_way import (
+    PAUSE_SECONDS,
+    PausableJourney,
+    SimulatedGivingWay,
+)
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import DECODE
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
@@ -83,7 +87,7 @@ class SimulatedGate:
             self._agenda.now + self._limits.wait_seconds, partial(self._waited_too_long, place)
         )
         self._tick_later()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
 
     def ended(self, journey: PausableJourney) -> None:
         """A call that had begun."""
@@ -132,7 +136,11 @@ class SimulatedGate:
 
     def _after(self) -> None:
         self.look()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
+
+    def _consider(self) -> None:
+        if self._giving.consider(self._line, self._pace, self._since, self._begun):
+            self._agenda.at(self._agenda.now + PAUSE_SECONDS, self._consider)
 
     def _has_room(self) -> bool:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
@@ -175,6 +183,6 @@ class SimulatedGate:
     def _tick(self) -> None:
         self._ticks = False
         self.look()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
         if self._line or self._giving.paused:
             self._tick_later()

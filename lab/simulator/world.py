@@ -114,7 +114,7 @@ def run(
         prefixes=index,
     )
     gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler, plan.staged)
-    scheduler.freed = gate.look
+    scheduler.freed, scheduler.places = gate.look, plan.limits.places
     roads = Roads(
         agenda,
         scheduler,

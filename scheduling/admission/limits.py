@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final, Self
 
+from pdgate.protocols.instance import Role
 from pdgate.scheduling.pipeline.scorers import IN_TIME
 from pdgate.scheduling.policy_context import Targets
 
@@ -104,6 +105,13 @@ class Limits:
             in_time_seconds=in_time,
             step_seconds=step_seconds if step_seconds < inf else None,
         )
+
+    @property
+    def places(self) -> Mapping[Role, int] | None:
+        """Role -> calls that one engine may have at a time; None without such a limit."""
+        prefill, decode = self.prefill_concurrency, self.decode_concurrency
+        found = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: decode}
+        return {role: most for role, most in found.items() if most is not None} or None
 
     @property
     def any(self) -> bool:

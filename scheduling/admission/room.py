@@ -23,13 +23,17 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from pdgate.protocols.instance import DECODE, PLAIN, PREFILL, Instance, Role
+from pdgate.protocols.instance import BOTH, DECODE, PLAIN, PREFILL, Instance, Role
 from pdgate.scheduling.account import calls_there, unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses, may_have_one_more
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
-from pdgate.scheduling.neighbours import Others, calls_of_this_gateway
+from pdgate.scheduling.neighbours import (
+    Others,
+    answers_of_this_gateway,
+    prompts_of_this_gateway,
+)
 from pdgate.scheduling.pipeline.scorers import alone_seconds, waiting_seconds
 from pdgate.scheduling.pipeline.shortlist import ALL
 
@@ -91,8 +95,8 @@ class Room:
     def ample(self, eligible: EligibleSet) -> Ample:
         """What `for_one_more` says yes to, where there are no other processes."""
         whole = not eligible.disaggregated and eligible.up[PLAIN]
-        answering = eligible.up[PLAIN if whole else DECODE]
-        reading = () if whole else eligible.up[PREFILL]
+        answering = settled(eligible, PLAIN if whole else DECODE)
+        readers = () if whole else settled(eligible, PREFILL)
         limits = self._limits
         looks = limits.kv_free, limits.prefill_seconds, limits.step_seconds
         if not answering or any(limit is not None for limit in looks):
@@ -100,10 +104,10 @@ class Room:
             return NEVER
         places, reads = self._limits.decode_concurrency, self._limits.prefill_concurrency
         begun = sys.maxsize if places is None else places * len(answering)
-        if reads is None or not reading:
+        if reads is None or not readers:
             return Ample(begun, answering[0], sys.maxsize)
         # If it has none left the others may have some.
-        return Ample(begun, reading[0], reads)
+        return Ample(begun, readers[0], reads)
 
     def for_one_more(
         self,
@@ -160,7 +164,7 @@ class Room:
         since: int | None,
     ) -> bool:
         """Without an engine there is nothing to wait for here: the call learns that at once."""
-        engines = eligible.up[role]
+        engines = settled(eligible, role)
         if not engines:
             return True
         limit, kv_free = self._limits.decode_concurrency, self._limits.kv_free
@@ -169,24 +173,31 @@ class Room:
             before = _before(beginning, others, since)
             if self._staged and role is DECODE:
                 before += self._with_prefill(eligible)
-            if not self._has_short_steps(most, eligible, role, before):
+            if not self._has_short_steps(most, eligible, role, engines, before):
                 return False
         if limit is not None:
-            if missing_places(limit, engines, begun, others) > 0:
+            ours, theirs = calls_at(limit, eligible, role, begun, others)
+            if ours + theirs >= limit * len(engines):
                 return False
-            if not may_have_one_more(limit * len(engines), begun, others, since):
+            if not may_have_one_more(limit * len(engines), ours, others, since):
                 return False
         return kv_free is None or any(kv_free_of(engine) >= kv_free for engine in engines)
 
     def _with_prefill(self, eligible: EligibleSet) -> int:
         """Calls of this gateway, by what those have that are looked at."""
         some = self._some(eligible, PREFILL)
-        calls = sum(calls_of_this_gateway(engine) for engine in some)
+        calls = sum(prompts_of_this_gateway(engine) for engine in some)
         return calls * len(eligible.up[PREFILL]) // len(some) if some else 0
 
-    def _has_short_steps(self, most: float, eligible: EligibleSet, role: Role, before: int) -> bool:
+    def _has_short_steps(
+        self,
+        most: float,
+        eligible: EligibleSet,
+        role: Role,
+        engines: Sequence[Endpoint],
+        before: int,
+    ) -> bool:
         """Whether an engine's would be with one call more, and with its part of those that go before that."""
-        engines = _settled(eligible, role)
         each, rest = divmod(before, len(engines))
         for engine in self._some(eligible, role, engines):
             if steps_in(most, engine, more_calls=each):
@@ -198,19 +209,19 @@ class Room:
     def _can_read(
         self, eligible: EligibleSet, beginning: int, others: OtherProcesses, since: int | None
     ) -> bool:
-        limit, engines = self._limits.prefill_concurrency, eligible.up[PREFILL]
+        limit, engines = self._limits.prefill_concurrency, settled(eligible, PREFILL)
         if not self._can_read_soon(eligible, PREFILL, _before(beginning, others, since)):
             return False
         if limit is None or not engines:
             return True
         without_place = beginning + others.beginning
         for engine in engines:
-            without_place -= max(0, limit - calls_of_this_gateway(engine))
+            without_place -= max(0, limit - prompts_of_this_gateway(engine))
             if without_place < 0:
                 if others.since is None:
                     # As `may_have_one_more` would say, whatever we have.
                     return True
-                own = beginning + sum(engine.own_calls for engine in engines)
+                own = beginning + sum(_own_reading(engine) for engine in engines)
                 return may_have_one_more(limit * len(engines), own, others, since)
         return False
 
@@ -219,7 +230,7 @@ class Room:
         if most is None or not eligible.up[role]:
             return True
         # Each that begins takes an engine, as far as is known until it has reserved one.
-        for engine in self._some(eligible, role, _settled(eligible, role)):
+        for engine in self._some(eligible, role, settled(eligible, role)):
             if reads_soon(most, engine):
                 before -= 1
                 if before < 0:
@@ -276,23 +287,51 @@ def _before(beginning: int, others: OtherProcesses, since: int | None) -> int:
     return beginning + others.beginning + (0 if ours else others.lines)
 
 
-def missing_places(
-    limit: int, engines: Sequence[Endpoint], begun: int, others: OtherProcesses
-) -> int:
-    """How many of the calls at engines that answer are to end before another one may begin; more than 0, or it may.
+def calls_at(
+    limit: int, eligible: EligibleSet, role: Role, begun: int, others: OtherProcesses
+) -> tuple[int, int]:
+    """Calls, of this process and of the others, that take places at the settled engines of a role, which answer: all that
+    have begun, but for those at engines that get no more, and those in the places of engines that are on their way back.
 
     `begun`, `others`: as in `Room.for_one_more`.
     """
-    theirs = others.begun
+    engines = settled(eligible, role)
+    ours, theirs = begun, others.begun
+    for engine in eligible.leaving:
+        ours -= _own_answers(engine)
+        theirs -= _answers_near(engine)
+    if len(engines) < len(eligible.up[role]):
+        for engine in eligible.up[role]:
+            if engine.careful:
+                own = min(limit, _own_answers(engine))
+                ours -= own
+                theirs -= min(limit - own, _answers_near(engine))
+    if ours < begun:
+        # Those may answer calls of other models, too.
+        there = sum(_own_answers(engine) for engine in engines)
+        ours = max(ours, min(begun, there), 0)
+    theirs = max(theirs, 0)
     # What workers have there by other sets of engines: not all find the same ones well. Who has no call there
     # may have one, as with those it takes no turns.
-    if begun and others is not NOBODY:
-        near = sum(calls_of_this_gateway(engine) - engine.own_calls for engine in engines)
-        theirs = max(near, theirs)
-    return begun + theirs - limit * len(engines) + 1
+    if ours and others is not NOBODY:
+        theirs = max(theirs, sum(_answers_near(engine) for engine in engines))
+    return ours, theirs
 
 
-def _settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
+def _own_reading(engine: Endpoint) -> int:
+    return engine.own_prefills if engine.instance.role is BOTH else engine.own_calls
+
+
+def _own_answers(engine: Endpoint) -> int:
+    return engine.own_calls - engine.own_prefills
+
+
+def _answers_near(engine: Endpoint) -> int:
+    """Those of other workers that it answers, or is to: what it only reads is at another engine as well."""
+    return answers_of_this_gateway(engine) - _own_answers(engine)
+
+
+def settled(eligible: EligibleSet, role: Role) -> Sequence[Endpoint]:
     """Those that may have every call: what one has room for that is on its way back, others would get."""
     engines = eligible.up[role]
     if not eligible.careful:

@@ -125,6 +125,18 @@ def test_who_was_left_out_and_why(keep_out: object, words: str) -> None:
     assert words in why_not(told[0])["p0"]
 
 
+def test_who_has_as_many_calls_as_it_may_is_left_out() -> None:
+    endpoints = fleet(P0, P1, D0)
+    scheduler, told = telling(endpoints)
+    scheduler.places = {Role.PREFILL: 1}
+
+    with scheduler.reserve(Role.PREFILL, CALL) as first:
+        scheduler.reserve(Role.PREFILL, CALL).end()
+
+    (why,) = why_not(told[1]).items()
+    assert why == (first.instance.id, "it has as many calls as it may (1)")
+
+
 def test_who_failed_the_call_is_left_out_and_so_is_who_speaks_otherwise() -> None:
     sglang = [replace(one, id=f"{one.id}-sglang", protocol="sglang") for one in (P0, D0)]
     scheduler, told = telling(fleet(P0, P1, D0, D1, *sglang))

@@ -1,6 +1,7 @@
 """Reservations count, end with their block, and pair what can work together."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -94,6 +95,32 @@ def test_an_instance_that_comes_back_is_not_charged_for_what_it_left() -> None:
         endpoints.put(P0)
 
     assert account(endpoints, "p0") == (0, 0)
+
+
+class First(Policy):
+    """A session's engine, whatever it has."""
+
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return endpoints[0]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_engine_has_as_many_calls_as_it_may_whatever_the_policy(both: bool) -> None:
+    """Where another one has a place; who is let in without one, as for a second attempt, is served all the same."""
+    engines = [replace(one, role=Role.BOTH) if both else one for one in (P0, P1, D0, D1)]
+    endpoints, first = fleet(*engines), First()
+    chooses = Scheduler(endpoints, first, first, first)
+    chooses.places = {Role.PREFILL: 2, Role.DECODE: 2}
+    count = 4 if both else 2
+    with ExitStack() as stack:
+
+        def reserve(role: Role) -> str:
+            return stack.enter_context(chooses.reserve(role, CALL)).instance.id
+
+        for role in (Role.PREFILL, Role.DECODE):
+            found = [reserve(role) for _ in range(2 * count + 1)]
+            assert {name: found[:-1].count(name) for name in found} == dict.fromkeys(found, 2)
+            assert found[-1] == found[0]
 
 
 def test_avoided_instances_are_left_out() -> None:

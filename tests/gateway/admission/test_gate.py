@@ -36,10 +36,11 @@ from pdgate.scheduling.admission.giving_way import RunningCall
 from pdgate.scheduling.disaggregation import Never
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.reservation import Reservation
 from pdgate.scheduling.status import Status
 from tests.support.fleets import prompt
 from tests.support.scripted import Crossing, Scripted, fleet, scheduler
-from tests.support.waiting import PATIENCE_SECONDS
+from tests.support.waiting import PATIENCE_SECONDS, until
 
 MODEL = "tiny"
 
@@ -987,6 +988,39 @@ async def test_a_call_by_another_model_of_the_same_engines_gives_way(
             assert pausing.paused
 
 
+class Unpausable(Pausable):
+    def running(self, urgency: int, counts: bool) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.parametrize("model", ["elsewhere", MODEL])
+async def test_a_call_gives_way_however_many_others_do_not(
+    endpoints: Endpoints, model: str
+) -> None:
+    """As these run at other engines, or cannot be paused."""
+    for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+        endpoints.put(
+            Instance(name, f"http://127.0.0.1/{name}", role, "vllm-nixl", model="elsewhere")
+        )
+        endpoints.mark_up(name, ["elsewhere"])
+    gate = Gate(Limits(decode_concurrency=1000, give_way=1), endpoints)
+    gate.giving_way = GivingWayGate(gate)
+    with ExitStack() as stack:
+        turns = [
+            stack.enter_context(gate.turn(name, LinePlace(7)))
+            for name in (*(model for _ in range(600)), MODEL)
+        ]
+        for turn in turns:
+            assert isinstance(turn, LowTurn)
+            turn.pausing = Unpausable(turn.again)
+        assert isinstance(turns[-1], LowTurn)
+        turns[-1].pausing = pausing = Pausable(turns[-1].again)
+        gate.put(Limits(decode_concurrency=601 if model == MODEL else 1, give_way=1))
+        async with callers(gate) as come:
+            come(urgency=0)
+            await until(lambda: pausing.paused, "the one that can to give way")
+
+
 async def test_who_gave_way_waits_for_no_line_of_other_engines(endpoints: Endpoints) -> None:
     """And, when no engine serves its model any more, only for a while."""
     for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
@@ -1026,6 +1060,30 @@ def restart(endpoints: Endpoints, name: str) -> None:
 
 def drain(endpoints: Endpoints, name: str) -> None:
     endpoints.drain([name])
+
+
+def stick(endpoints: Endpoints, name: str) -> None:
+    endpoints.mark_stuck(name)
+
+
+@pytest.mark.parametrize("goes", [remove, drain, stick])
+async def test_calls_that_run_on_where_no_more_are_sent_take_no_places_of_others(
+    endpoints: Endpoints, goes: Callable[[Endpoints, str], None]
+) -> None:
+    """Answers take minutes: for so long a rolling update would begin no call at its new engines."""
+    endpoints.put(Instance("e", "http://127.0.0.1/e", Role.DECODE, "vllm-nixl", model=MODEL))
+    endpoints.mark_up("e", [MODEL])
+    old = endpoints.get("e")
+    assert old is not None
+    gate = Gate(Limits(decode_concurrency=2), endpoints)
+    async with callers(gate) as come:
+        for _ in range(3):
+            assert await begins(come())
+        with Reservation(old, 10, reads=False), Reservation(old, 10, reads=False):
+            goes(endpoints, "e")
+
+            assert await begins(come())
+            assert not await begins(come())
 
 
 @pytest.mark.parametrize("goes", [remove, restart, drain])

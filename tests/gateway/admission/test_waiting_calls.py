@@ -211,16 +211,16 @@ async def test_engines_are_chosen_by_what_a_call_has_waited(
             return endpoints[0]
 
     monkeypatch.setattr(Policies, "of", lambda *_: First())
-    plain = Held()
-    engines = Engine(Role.PLAIN, plain), Engine(Role.PLAIN, plain)
-    async with gateway_of(*engines, admission=ONE_AT_DECODE) as gateway:
+    decode = Held()
+    engines = Engine(Role.PREFILL), Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, admission=AdmissionSection(decode_concurrency=2)) as gateway:
         calls = [ask(gateway), ask(gateway)]
-        held = [await plain.next(), await plain.next()]
+        held = [await decode.next(), await decode.next()]
         calls.append(ask(gateway))
         await until_waiting(gateway, 1)
         await answer(held[0])
         await answer(held[1])
-        await answer(await plain.next())
+        await answer(await decode.next())
 
         assert [(await call).status_code for call in calls] == [200, 200, 200]
 

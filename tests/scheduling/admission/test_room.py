@@ -109,6 +109,56 @@ def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     assert not room.for_one_more(eligible, 1, 0, OtherProcesses(begun=2, beginning=1))
 
 
+def leaving(*of_workers: int) -> Endpoint:
+    """An engine that gets no more calls, with so many of ours, and of other workers."""
+    decode = engine(Role.DECODE, of_workers[0])
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, sum(of_workers[1:]), 0, 0, 0)
+    return decode
+
+
+def test_calls_at_engines_that_get_no_more_take_no_places() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(1)]), 3, 0)
+    assert room.for_one_more(replace(eligible, leaving=[leaving(1), leaving(1)]), 3, 0)
+    # Of another worker, too.
+    eligible = replace(eligible, leaving=[leaving(1, 2)])
+    assert room.for_one_more(eligible, 2, 0, OtherProcesses(begun=2))
+    assert not room.for_one_more(eligible, 2, 0, OtherProcesses(begun=3))
+
+
+def test_calls_of_other_models_at_engines_that_get_no_more_leave_no_places_to_ours() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    decode.calls = 2
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(2)]), 2, 0)
+
+
+def test_answers_of_an_engine_of_both_roles_take_no_places_of_prompts() -> None:
+    """They take minutes, for which nobody's prompt was read."""
+    eligible = pairs([], [])
+    one, other = (engine(Role.BOTH, calls=4) for _ in range(2))
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert room.for_one_more(eligible, 8, 0)
+    one.prefills = other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0)
+    other.prefills = 1
+    assert room.for_one_more(eligible, 8, 0)
+    # A worker has its part, of what is read, too.
+    shared = SharedEndpoint.of(one)
+    one.prefills = 0
+    shared.take_in(one, shared.near, 1, 0, 0, 0, 1)
+    theirs = OtherProcesses(lines=1, since=100)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=200)
+    other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0, theirs, since=200)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=50)
+
+
 LIMITS = [
     Limits(prefill, decode, kv_free)
     for prefill in (None, 1, 2)
@@ -122,7 +172,12 @@ ELIGIBLE_SETS = [
     pairs([2, 2, 0], [0.05]),
     pairs([], []),
     PLAIN_ONLY,
+    replace(pairs([0, 0], [None, None]), careful=True),
+    replace(pairs([2, 1], [None, None, None]), careful=True),
 ]
+for _eligible in ELIGIBLE_SETS[-2:]:
+    for _role in (Role.PREFILL, Role.DECODE):
+        _eligible.up[_role][0].returned = 1.0
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -287,6 +342,19 @@ def test_those_that_are_on_their_way_to_decode_count_in_its_steps(staged: bool) 
     assert room.for_one_more(eligible, begun=40, beginning=0) is not staged
 
 
+def test_answers_of_an_engine_of_both_roles_are_on_their_way_to_none() -> None:
+    eligible = pairs([], [])
+    both = engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [both]
+    stepping(both)
+    both.calls, both.tokens = 12, 12_000
+    room = Room(Limits(step_seconds=0.02), staged=True)
+
+    assert room.for_one_more(eligible, begun=12, beginning=0)
+    both.prefills = 8
+    assert not room.for_one_more(eligible, begun=12, beginning=0)
+
+
 def test_an_engine_that_is_on_its_way_back_makes_no_room_at_the_others() -> None:
     eligible = pairs([0, 0], [None])
     busy, back = eligible.up[Role.PREFILL]
@@ -299,6 +367,39 @@ def test_an_engine_that_is_on_its_way_back_makes_no_room_at_the_others() -> None
 
     alone = replace(eligible, careful=True, up={**eligible.up, Role.PREFILL: [back]})
     assert room.for_one_more(alone, begun=1, beginning=0)
+
+
+def back(eligible: EligibleSet, role: Role) -> Endpoint:
+    """The last engine of a role, which is on its way back from now on."""
+    one = eligible.up[role][-1]
+    one.returned = 1.0
+    return one
+
+
+def test_an_engine_that_is_on_its_way_back_makes_no_places_at_the_others() -> None:
+    """Nine of ten calls go to these, which had 57 at once where they may have four."""
+    eligible = replace(pairs([1, 0], [None, None]), careful=True)
+    room = Room(Limits(prefill_concurrency=1))
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+    back(eligible, Role.PREFILL)
+    assert not room.for_one_more(eligible, begun=1, beginning=0)
+    eligible.up[Role.PREFILL][0].calls = 0
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+
+    room = Room(Limits(decode_concurrency=2))
+    one = back(eligible, Role.DECODE)
+    assert not room.for_one_more(eligible, begun=2, beginning=0)
+    one.calls = 1
+    assert room.for_one_more(eligible, begun=2, beginning=0)
+    assert not room.for_one_more(eligible, begun=3, beginning=0)
+    # What it has beyond its own places is in those of the others.
+    one.calls = 3
+    assert not room.for_one_more(eligible, begun=4, beginning=0)
+
+    # One that is back has all pages.
+    full = replace(pairs([0], [0.05, None]), careful=True)
+    back(full, Role.DECODE)
+    assert not Room(Limits(kv_free=0.1)).for_one_more(full, begun=0, beginning=0)
 
 
 def test_lines_of_other_workers_have_their_turns_at_an_engine() -> None:
@@ -374,3 +475,17 @@ def test_decode_s_places_are_also_those_that_workers_have_by_other_models() -> N
 
     assert room.for_one_more(eligible, 0, 0, nothing_of_this)
     assert not room.for_one_more(eligible, 1, 0, nothing_of_this)
+
+
+def test_what_another_worker_has_at_engines_of_both_roles_counts_once() -> None:
+    """A call that one reads and the other is to answer is one call."""
+    eligible = pairs([], [])
+    one, other = engine(Role.BOTH), engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    for each in (one, other):
+        shared = SharedEndpoint.of(each)
+        shared.take_in(each, shared.near, 2, 200, 100, 0, 1)
+    room, theirs = Room(Limits(decode_concurrency=2)), OtherProcesses(begun=2)
+
+    assert room.for_one_more(eligible, 1, 0, theirs)
+    assert not room.for_one_more(eligible, 2, 0, theirs)
