@@ -261,6 +261,7 @@ class Execution:
             error,
             call,
             failed.prefill,
+            failed.route.path == DISAGGREGATED,
             over_kv,
             failed.route.way.decode_can_prefill,
             left,

@@ -65,7 +65,8 @@ class RetryState:
 
     Attributes:
         failures: Engine -> how often it failed; CHANCES at least for one that is given up.
-        unfit: Engines that failed with no peer involved, refused, or were too slow.
+        unfit: Engines that failed with no peer involved, broke off before they had read for one, refused, or
+            were too slow.
         broken: The engines that failed in the same way, and not over the same peer.
         first_cause: The first failure, which the client gets where no engine is left.
         without_prefill: A decode engine is to read the prompt itself, if one can.
@@ -100,6 +101,7 @@ class Failure:
 
     Attributes:
         prefill: The id of the engine that was to read the prompt for decode; empty for none.
+        hands_over: The attempt's prompt was to be read by one engine for another.
         over_kv: It may be decode's, over the KV that it was to fetch.
         decode_reads: Decode engines of that protocol can read a prompt themselves.
         left: Attempts that may follow.
@@ -112,6 +114,7 @@ class Failure:
     error: GatewayError
     call: Call
     prefill: str
+    hands_over: bool
     over_kv: bool
     decode_reads: bool
     left: int
@@ -160,12 +163,13 @@ def step(
     if over:
         return GiveUp(error)
     over_kv, before = failure.over_kv, state
-    state = noted(state, error, "" if is_prefills else prefill)
-    alike, broken = state.broken is not before.broken, state.broken
     ended = isinstance(error, EngineFailed) and error.broke_off
-    at_hand_over = (is_prefills or over_kv) and not ended
+    alone_may_do = (is_prefills or over_kv) and not ended
+    at_hand_over = alone_may_do and failure.hands_over
+    state = noted(state, error, "" if is_prefills else prefill, at_hand_over)
+    alike, broken = state.broken is not before.broken, state.broken
     # What an attempt without a hand-over would tell of a call on which two engines have failed.
-    untold = failure.decode_reads and not before.without_prefill and (at_hand_over or resumes)
+    untold = failure.decode_reads and not before.without_prefill and (alone_may_do or resumes)
     without_prefill = (
         (is_prefills or over_kv)
         and policy.decode_stands_in
@@ -192,8 +196,10 @@ def step(
     return Again(state)
 
 
-def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetryState:
-    """The state with one failure more. `prefill`: whose KV was used, if decode failed."""
+def noted(
+    state: RetryState, error: GatewayError, prefill: str = "", at_hand_over: bool = False
+) -> RetryState:
+    """The state with one failure more. `prefill`: whose KV was used, if decode failed; `at_hand_over`: that may be why."""
     first_cause, at = state.first_cause or error, error.at
     if not at:
         return replace(state, first_cause=first_cause)
@@ -214,7 +220,7 @@ def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetrySta
             broken = (*dict.fromkeys(others), at)
     return RetryState(
         _with(state.failures, at, CHANCES if final else 1),
-        state.unfit | {at} if final or not prefill else state.unfit,
+        state.unfit | {at} if final or not (prefill or at_hand_over) else state.unfit,
         broken,
         first_cause,
         state.without_prefill,

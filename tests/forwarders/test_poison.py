@@ -9,6 +9,8 @@ from pdgate.forwarders.base import Leg, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.record import DECODE_ONLY
 from pdgate.gateway import errors
+from pdgate.protocols.call import Raw, encode
+from pdgate.protocols.dialects import nixl
 from pdgate.protocols.errors import (
     CallBreaksEngines,
     EngineBusy,
@@ -25,7 +27,7 @@ from tests.support.scripted import D0, D1, P0, P1, Crossing, Script, Scripted, S
 P2, D2, D3 = replace(P0, id="p2"), replace(D0, id="d2"), replace(D0, id="d3")
 HAND_OVER = {"kv_transfer_params", "bootstrap_room"}
 OK = [b"data: fine\n\n"]
-RETRY = OnPrefillFailure.RETRY
+RETRY, RECOMPUTE = OnPrefillFailure.RETRY, OnPrefillFailure.RECOMPUTE
 
 
 class Loading(Scripted):
@@ -44,6 +46,29 @@ class Loading(Scripted):
         script: Script = self.prefill if leg.to.role is Role.PREFILL else OK
         if self.load is not None and leg.to.role is Role.DECODE and HAND_OVER & leg.body.keys():
             script = self.load
+        self.scripts = {leg.to.id: script}
+        return await super()._head(leg)
+
+
+class AloneOnly(Scripted):
+    """Engines that answer calls well, and fail at one side of a hand-over.
+
+    Attributes:
+        side: Prefill's, or decode's.
+    """
+
+    def __init__(self, side: Role) -> None:
+        super().__init__()
+        self.side = side
+
+    async def _head(self, leg: Leg) -> Sequence[Step]:
+        script: Script = OK
+        if nixl.FIELD in leg.body:
+            asked = leg.body[nixl.FIELD] == Raw(encode(nixl.ASK))
+            side = Role.PREFILL if asked else Role.DECODE
+            script = prefilled() if side is Role.PREFILL else OK
+            if side is self.side:
+                script = EngineFailed("the engine answered with status 500")
         self.scripts = {leg.to.id: script}
         return await super()._head(leg)
 
@@ -146,6 +171,40 @@ async def test_no_call_is_lost_where_prefill_names_no_kv(fleet: int, mode: Mode)
 @pytest.mark.parametrize("fleet", [2, 4])
 async def test_no_call_is_lost_where_every_prefill_engine_fails(fleet: int) -> None:
     await nothing_is_lost(Loading(None, failed("prefill")), fleet)
+
+
+@pytest.mark.parametrize("policy", [OnPrefillFailure.RETRY_THEN_RECOMPUTE, RECOMPUTE])
+@pytest.mark.parametrize("side", [Role.PREFILL, Role.DECODE])
+@pytest.mark.parametrize("fleet", [2, 3, 5])
+async def test_no_call_is_lost_where_engines_of_both_roles_do_well_alone(
+    fleet: int, side: Role, policy: OnPrefillFailure
+) -> None:
+    """That they fail at a hand-over says nothing of what they read for themselves."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(fleet)]
+    crossing = Crossing(AloneOnly(side), *both, on_prefill_failure=policy)
+
+    for _ in range(20):
+        assert (await crossing.ask(chat())).body == OK[0]
+
+
+async def test_who_broke_off_as_prefill_is_not_the_one_that_tells() -> None:
+    """Its process may be gone."""
+    b0, b1 = (replace(P0, id=name, role=Role.BOTH) for name in ("b0", "b1"))
+    engines = Scripted(b1=broke(), b0=Turns(failed("prefill"), OK))
+
+    assert (await Crossing(engines, b0, b1).ask(chat())).body == OK[0]
+    assert engines.visits == ["b1", "b0", "b0"]
+
+
+async def test_engines_of_both_roles_meet_a_call_that_none_can_do_three_times() -> None:
+    fails: dict[str, Script] = {f"b{n}": EngineFailed("500") for n in range(5)}
+    both = [replace(P0, id=name, role=Role.BOTH) for name in fails]
+
+    engines = Scripted(**fails)
+    told = await Crossing(engines, *both, max_attempts=9).ask(chat())
+
+    assert isinstance(told.error, CallBreaksEngines)
+    assert len(engines.visits) == 3
 
 
 async def test_where_decode_cannot_read_prompts_two_engines_are_enough() -> None:
