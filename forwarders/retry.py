@@ -177,6 +177,8 @@ def step(
             failure.left == 1
             or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.RECOMPUTE)
             or (alike and untold)
+            # No other decode engine is left, and this one would be given up.
+            or (over_kv and not ended and error.at in before.failures)
             # One engine has failed there already.
             or (resumes and over_kv)
         )

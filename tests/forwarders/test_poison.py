@@ -207,6 +207,21 @@ async def test_engines_of_both_roles_meet_a_call_that_none_can_do_three_times() 
     assert len(engines.visits) == 3
 
 
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("max_attempts", [3, 4, 9])
+async def test_no_call_is_lost_where_the_only_decode_engine_gets_no_kv(
+    max_attempts: int, mode: Mode
+) -> None:
+    """It is not given up before it has read the prompt itself."""
+    fleet = [replace(P0, id=f"p{n}") for n in range(4)]
+    engines = AloneOnly(Role.DECODE)
+
+    told = await Crossing(engines, *fleet, D0, mode=mode, max_attempts=max_attempts).ask(chat())
+
+    assert told.body == OK[0]
+    assert [visit[0] for visit in engines.visits] == ["p", "d", "p", "d", "d"]
+
+
 async def test_where_decode_cannot_read_prompts_two_engines_are_enough() -> None:
     p0, p1, d0, d1, d2 = (replace(one, protocol="sglang") for one in (P0, P1, D0, D1, D2))
     engines = Loading(EngineFailed("500"), prefilled())
