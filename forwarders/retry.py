@@ -16,7 +16,6 @@ fails in that way, too, it is the call. Engines that break off may be gone, so o
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -147,9 +146,9 @@ class GiveUp:
 
 
 def step(
-    policy: RetryPolicy, accused: AbstractSet[str], state: RetryState, failure: Failure
+    policy: RetryPolicy, accused: Mapping[str, bool], state: RetryState, failure: Failure
 ) -> Again | Resume | GiveUp:
-    """`accused`: engines that were excused over an earlier call, without a success since."""
+    """`accused`: engines that were excused over an earlier call, without a success since -> whether at a hand-over."""
     error, prefill = failure.error, failure.prefill
     resumes = failure.committed and failure.why_not_resumed == ""
     is_prefills = bool(error.at) and error.at == prefill
@@ -190,7 +189,9 @@ def step(
     )
     if resumes:
         return Resume(state)
-    if alike and not (without_prefill and untold) and not accused >= set(broken):
+    # What fails alone as well is not what they were accused of at a hand-over, and answers alone do not clear.
+    known = all(one in accused and (at_hand_over or not accused[one]) for one in broken)
+    if alike and not (without_prefill and untold) and not known:
         message = f"two engines failed on this call in the same way ({error}), so no other is tried"
         return GiveUp(CallBreaksEngines(message), broken, at_hand_over)
     if failure.left <= 0 or failure.seconds >= policy.seconds:

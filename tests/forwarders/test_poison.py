@@ -7,7 +7,7 @@ import pytest
 
 from pdgate.forwarders.base import Leg, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
-from pdgate.forwarders.record import DECODE_ONLY
+from pdgate.forwarders.record import DECODE_ONLY, PREFILL_ONLY
 from pdgate.gateway import errors
 from pdgate.protocols.call import Raw, encode
 from pdgate.protocols.dialects import nixl
@@ -20,6 +20,7 @@ from pdgate.protocols.errors import (
     GatewayError,
 )
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.disaggregation.rules import Never
 from pdgate.scheduling.health.breaker import BreakerState
 from tests.support.answers import prefilled, whole
 from tests.support.scripted import D0, D1, P0, P1, Crossing, Script, Scripted, Step, Turns, chat
@@ -262,6 +263,49 @@ async def test_nor_does_an_answer_without_kv_for_a_prefill_engine() -> None:
 
     assert type(told.error) is EngineFailed
     assert set(crossing.execution.accused) == {"p0", "p1"}
+
+
+async def test_nor_does_the_one_token_that_it_answers_itself() -> None:
+    engines = Loading(None, whole("a"))
+    crossing = Crossing(engines, P0, P1, D0, on_prefill_failure=RETRY)
+    assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+
+    for _ in range(2):
+        told = await crossing.ask(chat(stream=False, max_tokens=1))
+        assert (told.error, told.record.path) == (None, PREFILL_ONLY)
+
+    assert set(crossing.execution.accused) == {"p0", "p1"}
+
+
+async def test_but_it_does_for_those_accused_over_such_a_call() -> None:
+    engines = Loading(None, failed("prefill"))
+    crossing = Crossing(engines, P0, P1, D0, on_prefill_failure=RETRY)
+    told = await crossing.ask(chat(stream=False, max_tokens=1))
+    assert isinstance(told.error, CallBreaksEngines)
+    assert set(crossing.execution.accused) == {"p0", "p1"}
+
+    engines.prefill = whole("a")
+    for _ in range(2):
+        assert (await crossing.ask(chat(stream=False, max_tokens=1))).error is None
+
+    assert not crossing.execution.accused
+
+
+async def test_who_is_accused_over_a_hand_over_is_not_over_a_call_without_one() -> None:
+    """Else a call that ends engines meets all of them, however well they have answered alone since."""
+    ds = [replace(D0, id=f"d{n}") for n in range(6)]
+    engines = Loading(EngineFailed("500"), prefilled())
+    crossing = Crossing(engines, P0, P1, P2, *ds, on_prefill_failure=RETRY, max_attempts=6)
+    while len(crossing.execution.accused) < len(ds):
+        assert (await crossing.ask(chat())).error
+    assert all(crossing.execution.accused.values())
+
+    crossing.scheduler.rule = Never()
+    gone = EngineFailed("the decode engine broke off", broke_off=True)
+    ending = crossing.execution.upstream = Scripted(**{d.id: gone for d in ds})
+
+    assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+    assert len(ending.visits) == 2
 
 
 async def test_two_decode_engines_over_one_prefill_engines_kv_prove_nothing() -> None:
