@@ -261,6 +261,7 @@ class Execution:
             error,
             call,
             failed.prefill,
+            failed.route.path == DISAGGREGATED,
             over_kv,
             failed.route.way.decode_can_prefill,
             left,
@@ -268,7 +269,7 @@ class Execution:
             committed,
             why_not,
         )
-        found = step(policy, self.accused.keys(), failed.state, failure)
+        found = step(policy, self.accused, failed.state, failure)
         if isinstance(found, GiveUp):
             if found.excused:
                 self.accused.update(dict.fromkeys(found.excused, found.at_hand_over))
@@ -697,7 +698,7 @@ class Attempt:
             raise
         noted.ended, noted.outcome = clock(), "ok"
         accused = execution.accused
-        if accused and (self.prefill or not accused.get(leg.to.id)):
+        if accused and (split or not accused.get(leg.to.id)):
             accused.pop(leg.to.id, None)
         by.worked()
         by.end()

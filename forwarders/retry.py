@@ -16,7 +16,6 @@ fails in that way, too, it is the call. Engines that break off may be gone, so o
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,7 +64,8 @@ class RetryState:
 
     Attributes:
         failures: Engine -> how often it failed; CHANCES at least for one that is given up.
-        unfit: Engines that failed with no peer involved, refused, or were too slow.
+        unfit: Engines that failed with no peer involved, broke off before they had read for one, refused, or
+            were too slow.
         broken: The engines that failed in the same way, and not over the same peer.
         first_cause: The first failure, which the client gets where no engine is left.
         without_prefill: A decode engine is to read the prompt itself, if one can.
@@ -100,6 +100,7 @@ class Failure:
 
     Attributes:
         prefill: The id of the engine that was to read the prompt for decode; empty for none.
+        hands_over: The attempt's prompt was to be read by one engine for another.
         over_kv: It may be decode's, over the KV that it was to fetch.
         decode_reads: Decode engines of that protocol can read a prompt themselves.
         left: Attempts that may follow.
@@ -112,6 +113,7 @@ class Failure:
     error: GatewayError
     call: Call
     prefill: str
+    hands_over: bool
     over_kv: bool
     decode_reads: bool
     left: int
@@ -144,9 +146,9 @@ class GiveUp:
 
 
 def step(
-    policy: RetryPolicy, accused: AbstractSet[str], state: RetryState, failure: Failure
+    policy: RetryPolicy, accused: Mapping[str, bool], state: RetryState, failure: Failure
 ) -> Again | Resume | GiveUp:
-    """`accused`: engines that were excused over an earlier call, without a success since."""
+    """`accused`: engines that were excused over an earlier call, without a success since -> whether at a hand-over."""
     error, prefill = failure.error, failure.prefill
     resumes = failure.committed and failure.why_not_resumed == ""
     is_prefills = bool(error.at) and error.at == prefill
@@ -160,12 +162,13 @@ def step(
     if over:
         return GiveUp(error)
     over_kv, before = failure.over_kv, state
-    state = noted(state, error, "" if is_prefills else prefill)
-    alike, broken = state.broken is not before.broken, state.broken
     ended = isinstance(error, EngineFailed) and error.broke_off
-    at_hand_over = (is_prefills or over_kv) and not ended
+    alone_may_do = (is_prefills or over_kv) and not ended
+    at_hand_over = alone_may_do and failure.hands_over
+    state = noted(state, error, "" if is_prefills else prefill, at_hand_over)
+    alike, broken = state.broken is not before.broken, state.broken
     # What an attempt without a hand-over would tell of a call on which two engines have failed.
-    untold = failure.decode_reads and not before.without_prefill and (at_hand_over or resumes)
+    untold = failure.decode_reads and not before.without_prefill and (alone_may_do or resumes)
     without_prefill = (
         (is_prefills or over_kv)
         and policy.decode_stands_in
@@ -173,6 +176,8 @@ def step(
             failure.left == 1
             or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.RECOMPUTE)
             or (alike and untold)
+            # No other decode engine is left, and this one would be given up.
+            or (over_kv and not ended and error.at in before.failures)
             # One engine has failed there already.
             or (resumes and over_kv)
         )
@@ -184,7 +189,9 @@ def step(
     )
     if resumes:
         return Resume(state)
-    if alike and not (without_prefill and untold) and not accused >= set(broken):
+    # What fails alone as well is not what they were accused of at a hand-over, and answers alone do not clear.
+    known = all(one in accused and (at_hand_over or not accused[one]) for one in broken)
+    if alike and not (without_prefill and untold) and not known:
         message = f"two engines failed on this call in the same way ({error}), so no other is tried"
         return GiveUp(CallBreaksEngines(message), broken, at_hand_over)
     if failure.left <= 0 or failure.seconds >= policy.seconds:
@@ -192,8 +199,10 @@ def step(
     return Again(state)
 
 
-def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetryState:
-    """The state with one failure more. `prefill`: whose KV was used, if decode failed."""
+def noted(
+    state: RetryState, error: GatewayError, prefill: str = "", at_hand_over: bool = False
+) -> RetryState:
+    """The state with one failure more. `prefill`: whose KV was used, if decode failed; `at_hand_over`: that may be why."""
     first_cause, at = state.first_cause or error, error.at
     if not at:
         return replace(state, first_cause=first_cause)
@@ -214,7 +223,7 @@ def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetrySta
             broken = (*dict.fromkeys(others), at)
     return RetryState(
         _with(state.failures, at, CHANCES if final else 1),
-        state.unfit | {at} if final or not prefill else state.unfit,
+        state.unfit | {at} if final or not (prefill or at_hand_over) else state.unfit,
         broken,
         first_cause,
         state.without_prefill,

@@ -7,8 +7,10 @@ import pytest
 
 from pdgate.forwarders.base import Leg, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
-from pdgate.forwarders.record import DECODE_ONLY
+from pdgate.forwarders.record import DECODE_ONLY, PREFILL_ONLY
 from pdgate.gateway import errors
+from pdgate.protocols.call import Raw, encode
+from pdgate.protocols.dialects import nixl
 from pdgate.protocols.errors import (
     CallBreaksEngines,
     EngineBusy,
@@ -18,6 +20,7 @@ from pdgate.protocols.errors import (
     GatewayError,
 )
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.disaggregation.rules import Never
 from pdgate.scheduling.health.breaker import BreakerState
 from tests.support.answers import prefilled, whole
 from tests.support.scripted import D0, D1, P0, P1, Crossing, Script, Scripted, Step, Turns, chat
@@ -25,7 +28,7 @@ from tests.support.scripted import D0, D1, P0, P1, Crossing, Script, Scripted, S
 P2, D2, D3 = replace(P0, id="p2"), replace(D0, id="d2"), replace(D0, id="d3")
 HAND_OVER = {"kv_transfer_params", "bootstrap_room"}
 OK = [b"data: fine\n\n"]
-RETRY = OnPrefillFailure.RETRY
+RETRY, RECOMPUTE = OnPrefillFailure.RETRY, OnPrefillFailure.RECOMPUTE
 
 
 class Loading(Scripted):
@@ -44,6 +47,29 @@ class Loading(Scripted):
         script: Script = self.prefill if leg.to.role is Role.PREFILL else OK
         if self.load is not None and leg.to.role is Role.DECODE and HAND_OVER & leg.body.keys():
             script = self.load
+        self.scripts = {leg.to.id: script}
+        return await super()._head(leg)
+
+
+class AloneOnly(Scripted):
+    """Engines that answer calls well, and fail at one side of a hand-over.
+
+    Attributes:
+        side: Prefill's, or decode's.
+    """
+
+    def __init__(self, side: Role) -> None:
+        super().__init__()
+        self.side = side
+
+    async def _head(self, leg: Leg) -> Sequence[Step]:
+        script: Script = OK
+        if nixl.FIELD in leg.body:
+            asked = leg.body[nixl.FIELD] == Raw(encode(nixl.ASK))
+            side = Role.PREFILL if asked else Role.DECODE
+            script = prefilled() if side is Role.PREFILL else OK
+            if side is self.side:
+                script = EngineFailed("the engine answered with status 500")
         self.scripts = {leg.to.id: script}
         return await super()._head(leg)
 
@@ -148,6 +174,55 @@ async def test_no_call_is_lost_where_every_prefill_engine_fails(fleet: int) -> N
     await nothing_is_lost(Loading(None, failed("prefill")), fleet)
 
 
+@pytest.mark.parametrize("policy", [OnPrefillFailure.RETRY_THEN_RECOMPUTE, RECOMPUTE])
+@pytest.mark.parametrize("side", [Role.PREFILL, Role.DECODE])
+@pytest.mark.parametrize("fleet", [2, 3, 5])
+async def test_no_call_is_lost_where_engines_of_both_roles_do_well_alone(
+    fleet: int, side: Role, policy: OnPrefillFailure
+) -> None:
+    """That they fail at a hand-over says nothing of what they read for themselves."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(fleet)]
+    crossing = Crossing(AloneOnly(side), *both, on_prefill_failure=policy)
+
+    for _ in range(20):
+        assert (await crossing.ask(chat())).body == OK[0]
+
+
+async def test_who_broke_off_as_prefill_is_not_the_one_that_tells() -> None:
+    """Its process may be gone."""
+    b0, b1 = (replace(P0, id=name, role=Role.BOTH) for name in ("b0", "b1"))
+    engines = Scripted(b1=broke(), b0=Turns(failed("prefill"), OK))
+
+    assert (await Crossing(engines, b0, b1).ask(chat())).body == OK[0]
+    assert engines.visits == ["b1", "b0", "b0"]
+
+
+async def test_engines_of_both_roles_meet_a_call_that_none_can_do_three_times() -> None:
+    fails: dict[str, Script] = {f"b{n}": EngineFailed("500") for n in range(5)}
+    both = [replace(P0, id=name, role=Role.BOTH) for name in fails]
+
+    engines = Scripted(**fails)
+    told = await Crossing(engines, *both, max_attempts=9).ask(chat())
+
+    assert isinstance(told.error, CallBreaksEngines)
+    assert len(engines.visits) == 3
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("max_attempts", [3, 4, 9])
+async def test_no_call_is_lost_where_the_only_decode_engine_gets_no_kv(
+    max_attempts: int, mode: Mode
+) -> None:
+    """It is not given up before it has read the prompt itself."""
+    fleet = [replace(P0, id=f"p{n}") for n in range(4)]
+    engines = AloneOnly(Role.DECODE)
+
+    told = await Crossing(engines, *fleet, D0, mode=mode, max_attempts=max_attempts).ask(chat())
+
+    assert told.body == OK[0]
+    assert [visit[0] for visit in engines.visits] == ["p", "d", "p", "d", "d"]
+
+
 async def test_where_decode_cannot_read_prompts_two_engines_are_enough() -> None:
     p0, p1, d0, d1, d2 = (replace(one, protocol="sglang") for one in (P0, P1, D0, D1, D2))
     engines = Loading(EngineFailed("500"), prefilled())
@@ -188,6 +263,49 @@ async def test_nor_does_an_answer_without_kv_for_a_prefill_engine() -> None:
 
     assert type(told.error) is EngineFailed
     assert set(crossing.execution.accused) == {"p0", "p1"}
+
+
+async def test_nor_does_the_one_token_that_it_answers_itself() -> None:
+    engines = Loading(None, whole("a"))
+    crossing = Crossing(engines, P0, P1, D0, on_prefill_failure=RETRY)
+    assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+
+    for _ in range(2):
+        told = await crossing.ask(chat(stream=False, max_tokens=1))
+        assert (told.error, told.record.path) == (None, PREFILL_ONLY)
+
+    assert set(crossing.execution.accused) == {"p0", "p1"}
+
+
+async def test_but_it_does_for_those_accused_over_such_a_call() -> None:
+    engines = Loading(None, failed("prefill"))
+    crossing = Crossing(engines, P0, P1, D0, on_prefill_failure=RETRY)
+    told = await crossing.ask(chat(stream=False, max_tokens=1))
+    assert isinstance(told.error, CallBreaksEngines)
+    assert set(crossing.execution.accused) == {"p0", "p1"}
+
+    engines.prefill = whole("a")
+    for _ in range(2):
+        assert (await crossing.ask(chat(stream=False, max_tokens=1))).error is None
+
+    assert not crossing.execution.accused
+
+
+async def test_who_is_accused_over_a_hand_over_is_not_over_a_call_without_one() -> None:
+    """Else a call that ends engines meets all of them, however well they have answered alone since."""
+    ds = [replace(D0, id=f"d{n}") for n in range(6)]
+    engines = Loading(EngineFailed("500"), prefilled())
+    crossing = Crossing(engines, P0, P1, P2, *ds, on_prefill_failure=RETRY, max_attempts=6)
+    while len(crossing.execution.accused) < len(ds):
+        assert (await crossing.ask(chat())).error
+    assert all(crossing.execution.accused.values())
+
+    crossing.scheduler.rule = Never()
+    gone = EngineFailed("the decode engine broke off", broke_off=True)
+    ending = crossing.execution.upstream = Scripted(**{d.id: gone for d in ds})
+
+    assert isinstance((await crossing.ask(chat())).error, CallBreaksEngines)
+    assert len(ending.visits) == 2
 
 
 async def test_two_decode_engines_over_one_prefill_engines_kv_prove_nothing() -> None:
