@@ -231,7 +231,7 @@ def left_out(
     avoid: Collection[str],
     peer: Instance | None,
     among: Collection[str] = (),
-    most: int | None = None,
+    most: float | None = None,
 ) -> list[LeftOut]:
     """Those whose role it is, and that were not considered. `most`: calls that one may have at a time."""
     asked = {endpoint.instance.id for endpoint in considered}
@@ -254,7 +254,7 @@ def _why_not(
     peer: Instance | None,
     among: Collection[str],
     no_room_behind: Collection[str],
-    most: int | None,
+    most: float | None,
 ) -> str:
     """The first reason that holds; those that last come first."""
     instance, model = one.instance, call.model

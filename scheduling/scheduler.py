@@ -63,7 +63,8 @@ class Scheduler:
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
         freed: Called when an engine has room for another prompt.
-        places: Role -> calls that one engine may have at a time, while another one has a place; None for any number.
+        places: Calls that one engine may read at a time, and answer, while another one has a place, inf for any number; None for
+            no limit at all.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -84,7 +85,7 @@ class Scheduler:
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
         self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
-        self.places: Mapping[Role, int] | None = None
+        self.places: tuple[float, float] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
         self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain, ENCODE: encode or plain}
@@ -264,8 +265,13 @@ class Scheduler:
             endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
-        if self.places is not None:
-            endpoints = _with_places(endpoints, role, self.places.get(role))
+        if self.places is not None and len(endpoints) > 1:
+            most = self.places[role is not PREFILL]
+            for one in endpoints:
+                # Most have fewer, whatever their calls are.
+                if one.calls >= most:
+                    endpoints = _with_places(endpoints, role, most)
+                    break
         one, partners = endpoints[0], None
         if len(endpoints) > 1:
             policy = self._policy(role, call) if self._of_models else self._policies[role]
@@ -342,7 +348,7 @@ class Scheduler:
         if too_long and decodes:
             decodes = long_enough(call, decodes, eligible.model)
         if self.places is not None:
-            decodes = _with_places(decodes, DECODE, self.places.get(DECODE))
+            decodes = _with_places(decodes, DECODE, self.places[1])
         return self._policy(DECODE, call).partners(call, decodes) if decodes else None
 
     def _tell(
@@ -358,7 +364,7 @@ class Scheduler:
         named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        most = None if self.places is None else self.places.get(role)
+        most = None if self.places is None else self.places[role is not PREFILL]
         others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named, most)
         policy = ""
         considered: list[Weighed] = []
@@ -462,10 +468,8 @@ def _with_readers(
     return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
 
 
-def _with_places(endpoints: Sequence[Endpoint], role: Role, most: int | None) -> Sequence[Endpoint]:
+def _with_places(endpoints: Sequence[Endpoint], role: Role, most: float) -> Sequence[Endpoint]:
     """Those that have fewer calls; all of them where none has, as who did not wait for a place has none elsewhere either."""
-    if most is None or len(endpoints) == 1:
-        return endpoints
     return [one for one in endpoints if calls_as(role, one) < most] or endpoints
 
 

@@ -351,7 +351,7 @@ class HotCycle:
             front = self._protocol.front
             # As a method it would be looked up anew each time.
             debug = front.debug
-            told = front.shared_lines.told(record.headers)
+            told = front.shared_lines.told(record.headers) if record.headers else b""
             lines, self._streams, sized = answer_lines(
                 answer,
                 record.call.id,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final, Self
 
-from pdgate.protocols.instance import Role
 from pdgate.scheduling.pipeline.scorers import IN_TIME
 from pdgate.scheduling.policy_context import Targets
 
@@ -107,11 +106,12 @@ class Limits:
         )
 
     @property
-    def places(self) -> Mapping[Role, int] | None:
-        """Role -> calls that one engine may have at a time; None without such a limit."""
+    def places(self) -> tuple[float, float] | None:
+        """Calls that one engine may read at a time, and answer; None without such a limit."""
         prefill, decode = self.prefill_concurrency, self.decode_concurrency
-        found = {Role.PREFILL: prefill, Role.DECODE: decode, Role.PLAIN: decode}
-        return {role: most for role, most in found.items() if most is not None} or None
+        if prefill is None and decode is None:
+            return None
+        return inf if prefill is None else prefill, inf if decode is None else decode
 
     @property
     def any(self) -> bool:

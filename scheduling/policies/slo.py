@@ -173,7 +173,7 @@ class InTime(Policy):
                         equals.append(endpoint)
         if equals is None:
             return best
-        # As `drawn` does, which would be a function more for each call.
+        # As Best draws, without a function for it.
         return equals[floor(self._random.random() * len(equals))]
 
     def choose_ahead(

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from math import inf
 from random import Random as Lots
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_who_was_left_out_and_why(keep_out: object, words: str) -> None:
 def test_who_has_as_many_calls_as_it_may_is_left_out() -> None:
     endpoints = fleet(P0, P1, D0)
     scheduler, told = telling(endpoints)
-    scheduler.places = {Role.PREFILL: 1}
+    scheduler.places = (1, inf)
 
     with scheduler.reserve(Role.PREFILL, CALL) as first:
         scheduler.reserve(Role.PREFILL, CALL).end()

@@ -110,7 +110,7 @@ def test_an_engine_has_as_many_calls_as_it_may_whatever_the_policy(both: bool) -
     engines = [replace(one, role=Role.BOTH) if both else one for one in (P0, P1, D0, D1)]
     endpoints, first = fleet(*engines), First()
     chooses = Scheduler(endpoints, first, first, first)
-    chooses.places = {Role.PREFILL: 2, Role.DECODE: 2}
+    chooses.places = (2, 2)
     count = 4 if both else 2
     with ExitStack() as stack:
 
