@@ -28,7 +28,7 @@ from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import BYTES_PER_TOKEN, CHAT, COMPLETIONS, Call, Raw
 from pdgate.protocols.errors import ContextTooLong
 from pdgate.protocols.instance import BOTH
-from pdgate.scheduling.eligible import in_pairs
+from pdgate.scheduling.eligible import in_pairs, longest_of
 from pdgate.scheduling.endpoint import Endpoint
 
 BYTES_A_TOKEN: Final = 2
@@ -105,6 +105,16 @@ def with_room_behind(
         ] or paired
     # The last resort is one that answers itself.
     return paired or [one for one in readers if one.instance.id in ids] or readers
+
+
+def refused_by_all(call: Call, endpoints: Sequence[Endpoint], model: str, reads_only: bool) -> bool:
+    """Whether each of them says how long it is, and that this is longer; what only may be, they are asked."""
+    longest = longest_of(endpoints, model)
+    if not longest:
+        return False
+    if _ids_of(call) > longest and call.body.get(_TRUNCATES) in _NULLS:
+        return True
+    return not reads_only and asked_tokens(call) > longest and call.path in (CHAT, COMPLETIONS)
 
 
 def _check(call: Call, prompt: int, asked: int, model: str, longest: int) -> None:

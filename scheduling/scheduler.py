@@ -26,6 +26,7 @@ from pdgate.protocols.instance import (
 from pdgate.scheduling.context_length import (
     long_enough,
     may_be_too_long,
+    refused_by_all,
     why_too_short,
     with_room_behind,
 )
@@ -224,12 +225,14 @@ class Scheduler:
         reads: bool | None = None,
         alone: bool = False,
         among: Collection[str] = (),
+        with_room: bool = False,
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
         `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `with_room`: none will do in which the call has no room, where it has some in one of those in `avoid`.
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
@@ -256,7 +259,15 @@ class Scheduler:
         too_long = eligible.shortest > 0 and may_be_too_long(call, eligible.shortest)
         if too_long:
             reads_only = role is PREFILL and not alone
+            left = endpoints
             endpoints = self._with_room(call, endpoints, eligible, reads_only, avoid)
+            if (avoid and not call.at) and (
+                refused_by_all(call, left, eligible.model, reads_only)
+                or (with_room and not self._as_roomy(call, endpoints, eligible, role, peer))
+            ):
+                if self.told is not None:
+                    self._tell(self.told, call, role, (), None, avoid, peer)
+                raise _nobody(f"no {role.value} engine that has room for the call is")
         if among:
             endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
@@ -326,6 +337,22 @@ class Scheduler:
         fixed = self._rule.fixed
         may_keep = fixed is None or fixed.taken is not _SPLIT
         return with_room_behind(call, found, decodes, model, may_keep)
+
+    def _as_roomy(
+        self,
+        call: Call,
+        endpoints: Sequence[Endpoint],
+        eligible: EligibleSet,
+        role: Role,
+        peer: Instance | None,
+    ) -> bool:
+        """Whether any of these would be left for its room, if none were avoided."""
+        everyone = eligible.up[role]
+        if peer is not None:
+            everyone = _partners(everyone, eligible, peer)
+        roomy = self._with_room(call, everyone, eligible, role is PREFILL, ())
+        ids = {c.instance.id for c in roomy}
+        return any(c.instance.id in ids for c in endpoints)
 
     def _partners(
         self, call: Call, eligible: EligibleSet, avoid: Collection[str], too_long: bool
