@@ -259,11 +259,13 @@ class Scheduler:
         too_long = eligible.shortest > 0 and may_be_too_long(call, eligible.shortest)
         if too_long:
             reads_only = role is PREFILL and not alone
+            if among and role is DECODE:
+                endpoints = _beside_named(endpoints, eligible, among, avoid, peer)
             left = endpoints
             endpoints = self._with_room(call, endpoints, eligible, reads_only, avoid)
             if (avoid and not call.at) and (
                 refused_by_all(call, left, eligible.model, reads_only)
-                or (with_room and not self._as_roomy(call, endpoints, eligible, role, peer))
+                or (with_room and not self._as_roomy(call, endpoints, eligible, role, peer, among))
             ):
                 if self.told is not None:
                     self._tell(self.told, call, role, (), None, avoid, peer)
@@ -345,11 +347,14 @@ class Scheduler:
         eligible: EligibleSet,
         role: Role,
         peer: Instance | None,
+        among: Collection[str],
     ) -> bool:
         """Whether any of these would be left for its room, if none were avoided."""
         everyone = eligible.up[role]
         if peer is not None:
             everyone = _partners(everyone, eligible, peer)
+        if among and role is DECODE:
+            everyone = _beside_named(everyone, eligible, among, (), peer)
         roomy = self._with_room(call, everyone, eligible, role is PREFILL, ())
         ids = {c.instance.id for c in roomy}
         return any(c.instance.id in ids for c in endpoints)
@@ -458,6 +463,25 @@ def _partners(
     if eligible.mixed or peer.role is BOTH:
         return [c for c in endpoints if _pairs(c.instance, peer)]
     return endpoints
+
+
+def _beside_named(
+    endpoints: Sequence[Endpoint],
+    eligible: EligibleSet,
+    named: Collection[str],
+    avoid: Collection[str],
+    peer: Instance | None,
+) -> Sequence[Endpoint]:
+    """Those that speak as the named do, and the named: by these it was decided that the call has room there.
+
+    A reader of both roles may be in a pair as the one that reads alone, and answer a call itself all the same.
+    """
+    readers = [c for c in eligible.up[PREFILL] if c.instance.id in named and c.serves(DECODE)]
+    of_decode = [c for c in eligible.up[DECODE] if c.instance.id in named]
+    speak = {c.instance.speaks for c in (*readers, *of_decode)}
+    found = [c for c in endpoints if c.instance.speaks in speak]
+    there = {c.instance.id for c in found}.union(avoid, () if peer is None else (peer.id,))
+    return [*found, *[c for c in readers if c.instance.id not in there]] or endpoints
 
 
 def _decodes(
