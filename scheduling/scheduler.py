@@ -27,7 +27,6 @@ from pdgate.scheduling.context_length import (
     long_enough,
     may_be_too_long,
     refused_by_all,
-    why_too_short,
     with_room_behind,
 )
 from pdgate.scheduling.decision_trace import (
@@ -164,15 +163,15 @@ class Scheduler:
             return fixed
         instance = prefill.instance
         reserved = self._by_id.get(instance.id) or Endpoint(instance)
-        decodes = _decodes(call, reserved, eligible, too_long)
+        decodes, may_keep = _decodes(call, reserved, eligible, too_long)
         if not decodes:
             return Decision(Taken.LOCAL, NO_ROOM, among=(instance.id,))
         if fixed is not None:
             return fixed
         cached = self._cached_for_decode(call)
-        if cached and instance.role is BOTH:
-            cached = _with_readers(cached, call, reserved, prefill.unread_tokens, too_long)
-        return rule.decide(call, reserved, decodes, cached)
+        if cached and may_keep and instance.role is BOTH:
+            cached = _with_readers(cached, call, reserved, prefill.unread_tokens)
+        return rule.decide(call, reserved, decodes, cached, may_keep)
 
     def stays(self, call: Call, prefill: Endpoint) -> bool:
         """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
@@ -181,7 +180,7 @@ class Scheduler:
             return fixed.taken is not Taken.SPLIT
         eligible = self._endpoints.eligible(call.model)
         too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
-        decodes = _decodes(call, prefill, eligible, too_long)
+        decodes, may_keep = _decodes(call, prefill, eligible, too_long)
         if not decodes:
             return True
         cached = self._cached_for_decode(call)
@@ -189,8 +188,8 @@ class Scheduler:
         if self._prefixes is not None and (self._decode_asks or eligible.several_read):
             # As `reserve` does.
             unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
-        if cached and prefill.instance.role is BOTH:
-            cached = _with_readers(cached, call, prefill, unread, too_long)
+        if cached and may_keep and prefill.instance.role is BOTH:
+            cached = _with_readers(cached, call, prefill, unread)
         # The rule looks at an engine that has the call. The end of a reservation counts as work:
         # a frozen engine would look well for as long as calls come.
         latency = prefill.latency
@@ -200,7 +199,7 @@ class Scheduler:
         prefill.unread_tokens += unread
         prefill.own_unread_squares += unread * unread
         try:
-            return not self._rule.would_split(call, prefill, decodes, cached)
+            return not self._rule.would_split(call, prefill, decodes, cached, may_keep)
         finally:
             prefill.own_unread_squares -= unread * unread
             prefill.unread_tokens -= unread
@@ -486,23 +485,26 @@ def _beside_named(
 
 def _decodes(
     call: Call, prefill: Endpoint, eligible: EligibleSet, too_long: bool
-) -> Sequence[Endpoint]:
-    """Those that could follow the prefill engine; none where it alone has room for the call, and can answer."""
+) -> tuple[Sequence[Endpoint], bool]:
+    """Those that could follow the prefill engine, and whether it may keep the call itself, if it can answer.
+
+    None, where it alone has room for the call; and it may not, where they have room and it has none.
+    """
     decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
     if not too_long:
-        return decodes
+        return decodes, True
     if prefill.instance.role is BOTH and prefill.serves(DECODE):
         found = long_enough(call, [*decodes, prefill], eligible.model)
-        return [one for one in found if one is not prefill]
-    return long_enough(call, decodes, eligible.model)
+        others = [one for one in found if one is not prefill]
+        return others, len(others) < len(found)
+    return long_enough(call, decodes, eligible.model), False
 
 
 def _with_readers(
-    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int, too_long: bool
+    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int
 ) -> Mapping[str, int]:
-    """With what the reader had of the prompt, all of which is on its way there; nothing if it has no room for the call."""
-    no_room = too_long and why_too_short(call, prefill, reads_only=False)
-    return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
+    """With what the reader had of the prompt, all of which is on its way there."""
+    return {**cached, prefill.instance.id: call.prompt_tokens - unread}
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

@@ -291,6 +291,7 @@ class Given(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         self.decodes.append([one.instance.id for one in decodes])
         return Decision(Taken.SPLIT, LONG_PROMPT)
