@@ -27,7 +27,7 @@ from typing import Any, Final
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import BYTES_PER_TOKEN, CHAT, COMPLETIONS, Call, Raw
 from pdgate.protocols.errors import ContextTooLong
-from pdgate.protocols.instance import BOTH
+from pdgate.protocols.instance import BOTH, DECODE
 from pdgate.scheduling.eligible import in_pairs, longest_of
 from pdgate.scheduling.endpoint import Endpoint
 
@@ -92,7 +92,7 @@ def with_room_behind(
 
     Args:
         answering: Who may answer; one at least.
-        may_keep: A reader of both roles may be left with the call, and so is to have room itself.
+        may_keep: A reader of both roles may be left with the call, and so is to have room itself, if it may answer now.
     """
     enough = long_enough(call, answering, model)
     if enough is answering:
@@ -100,9 +100,11 @@ def with_room_behind(
     ids = {one.instance.id for one in enough}
     paired = in_pairs(readers, enough)
     if may_keep:
-        paired = [
-            one for one in paired if one.instance.role is not BOTH or one.instance.id in ids
-        ] or paired
+        # Not all of them answer for others.
+        keeping = [one for one in paired if one.instance.role is BOTH and one.serves(DECODE)]
+        roomy = {one.instance.id for one in long_enough(call, [*enough, *keeping], model)}
+        short = {one.instance.id for one in keeping} - roomy
+        paired = [one for one in paired if one.instance.id not in short] or paired
     # The last resort is one that answers itself.
     return paired or [one for one in readers if one.instance.id in ids] or readers
 

@@ -330,6 +330,27 @@ def test_an_engine_of_both_roles_that_may_keep_a_call_has_room_for_all_of_it(
     assert site.chosen(Role.PREFILL, asking(2000)) == readers
 
 
+@pytest.mark.parametrize("rule", [Always(), Never(), UncachedTokensAbove(0)])
+def test_one_of_both_roles_that_is_to_read_only_needs_no_room_for_the_answer(
+    rule: SplitRule,
+) -> None:
+    """With adaptive roles: it keeps no call."""
+    site = Site({P0: 8000, B0: 8000, D0: 8000, D1: 1000}, rule=rule)
+    site.endpoints.assign("b0", frozenset({Role.PREFILL}))
+
+    assert site.chosen(Role.PREFILL, asking(2000)) == {"p0", "b0"}
+
+
+@pytest.mark.parametrize("rule", [Always(), Never(), UncachedTokensAbove(0)])
+def test_one_of_both_roles_that_has_room_reads_also_where_it_answers_for_no_other(
+    rule: SplitRule,
+) -> None:
+    """It is the only one of its protocol that reads, and so in a pair as that alone."""
+    site = Site({P2: 8000, D2: 8000, B0: 8000, D0: 8000, D1: 1000}, rule=rule)
+
+    assert site.chosen(Role.PREFILL, asking(2000)) == {"p2", "b0"}
+
+
 @pytest.mark.parametrize("rule", [Always(), UncachedTokensAbove(0)])
 def test_what_can_be_split_in_one_direction_only_is_split_so(rule: SplitRule) -> None:
     site = Site({B0: 1000, B1: 8000}, rule=rule)
