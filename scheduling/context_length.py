@@ -139,12 +139,15 @@ def _most(longest: int) -> str:
     return f"This model's maximum context length is {longest} tokens. However,"
 
 
-def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
-    """Why such an engine is left out where others are not; empty if that is not the reason."""
+def prompt_tokens(call: Call) -> int:
+    """What its prompt may take of a context; token ids are counted, which takes long where they are many."""
+    return _ids_of(call) or call.prompt_tokens * _OFTEN
+
+
+def why_too_short(call: Call, one: Endpoint, needed: int) -> str:
+    """Why an engine is left out that has no room for so many tokens; empty if that is not the reason."""
     lengths = one.lengths
     length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
-    prompt = _ids_of(call) or call.prompt_tokens * _OFTEN
-    needed = prompt + (0 if reads_only else asked_tokens(call))
     if not length or length >= needed:
         return ""
     return f"its context has {length} tokens, and the call may take {needed}"

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.context_length import why_too_short
+from pdgate.scheduling.context_length import asked_tokens, prompt_tokens, why_too_short
 from pdgate.scheduling.eligible import in_pairs
 from pdgate.scheduling.endpoint import Endpoint
 
@@ -230,15 +230,22 @@ def left_out(
     avoid: Collection[str],
     peer: Instance | None,
     among: Collection[str] = (),
+    too_long: bool = False,
 ) -> list[LeftOut]:
-    """Those whose role it is, and that were not considered."""
+    """Those whose role it is, and that were not considered. `too_long`: for some of them, so room may be why."""
     asked = {endpoint.instance.id for endpoint in considered}
     # It is a wish, which may have left none.
     among = () if asked.isdisjoint(among) else among
     fleet = [*fleet]
-    no_room = _without_room_behind(call, fleet) if role is Role.PREFILL else set()
+    prompt = prompt_tokens(call) if too_long else 0
+    needed = prompt + asked_tokens(call) if too_long else 0
+    no_room = (
+        _without_room_behind(call, fleet, needed) if too_long and role is Role.PREFILL else set()
+    )
     return [
-        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer, among, no_room))
+        LeftOut(
+            one.instance.id, _why_not(one, role, call, avoid, peer, among, prompt, needed, no_room)
+        )
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
@@ -251,9 +258,14 @@ def _why_not(
     avoid: Collection[str],
     peer: Instance | None,
     among: Collection[str],
+    prompt: int,
+    needed: int,
     no_room_behind: Collection[str],
 ) -> str:
-    """The first reason that holds; those that last come first."""
+    """The first reason that holds; those that last come first.
+
+    `prompt`, `needed`: tokens that the call may take of a context, without its answer and with it.
+    """
     instance, model = one.instance, call.model
     if peer is not None and instance.id == peer.id:
         return "it has the other half of the call"
@@ -268,11 +280,12 @@ def _why_not(
         return "it has failed this call before"
     if not one.serves(role):
         return "it is to serve the other side now"
-    if too_short := why_too_short(call, one, role is Role.PREFILL):
+    if too_short := why_too_short(call, one, prompt if role is Role.PREFILL else needed):
         return too_short
     if instance.id in no_room_behind:
         return "no engine that could answer after it has room for the call"
-    if instance.role is Role.BOTH and (too_short := why_too_short(call, one, reads_only=False)):
+    keeps = instance.role is Role.BOTH and one.serves(Role.DECODE)
+    if keeps and (too_short := why_too_short(call, one, needed)):
         return too_short
     if among and instance.id not in among:
         return "the call is not split, and stays with those that were named for that"
@@ -281,13 +294,13 @@ def _why_not(
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"
 
 
-def _without_room_behind(call: Call, fleet: Sequence[Endpoint]) -> set[str]:
+def _without_room_behind(call: Call, fleet: Sequence[Endpoint], needed: int) -> set[str]:
     """Ids of those that have partners to answer after them, and none with room for the call."""
     answering = [
         one
         for one in fleet
         if one.fit and one.serves(Role.DECODE) and (call.model is None or call.model in one.models)
     ]
-    roomy = [one for one in answering if not why_too_short(call, one, reads_only=False)]
+    roomy = [one for one in answering if not why_too_short(call, one, needed)]
     paired, well = in_pairs(fleet, answering), in_pairs(fleet, roomy)
     return {one.instance.id for one in paired} - {one.instance.id for one in well}

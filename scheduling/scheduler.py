@@ -382,7 +382,10 @@ class Scheduler:
         named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named)
+        eligible = self._endpoints.eligible(call.model)
+        # Where all are alike, room leaves none out.
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named, too_long)
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()

@@ -399,3 +399,35 @@ def test_why_one_that_could_read_was_left_out_is_said() -> None:
     assert (p0.instance, b0.instance) == ("p0", "b0")
     assert p0.why == "no engine that could answer after it has room for the call"
     assert b0.why.startswith("its context has 1000 tokens, and the call may take 20")
+
+
+class Counted(list[int]):
+    """A prompt that notes how often it is counted."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__([7] * tokens)
+        self.times = 0
+
+    def __len__(self) -> int:
+        self.times += 1
+        return super().__len__()
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_why_many_were_left_out_takes_no_look_at_the_prompt_for_each(role: Role) -> None:
+    """A prompt may be long, and the loop waits."""
+
+    def times(engines: int, *, short: int, tells: bool = True) -> int:
+        of_each = {replace(P0, id=f"p{n}"): short for n in range(engines)}
+        of_each |= {replace(D0, id=f"d{n}"): short for n in range(engines)}
+        site = Site({**of_each, P1: 8000, D1: 8000})
+        if tells:
+            site.scheduler.told = lambda _, __: None
+        prompt = Counted(5000)
+        call = Call("c", "c-1", COMPLETIONS, {"prompt": prompt}, model="m", prompt_tokens=2500)
+        site.scheduler.reserve(role, call).end()
+        return prompt.times
+
+    assert times(40, short=1000) == times(2, short=1000)
+    # All are alike, so room is no reason.
+    assert times(40, short=8000) == times(40, short=8000, tells=False)
