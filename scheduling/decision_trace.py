@@ -240,7 +240,9 @@ def left_out(
     prompt = prompt_tokens(call) if too_long else 0
     needed = prompt + asked_tokens(call) if too_long else 0
     no_room = (
-        _without_room_behind(call, fleet, needed) if too_long and role is Role.PREFILL else set()
+        _without_room_behind(call, fleet, avoid, needed)
+        if too_long and role is Role.PREFILL
+        else set()
     )
     return [
         LeftOut(
@@ -294,13 +296,16 @@ def _why_not(
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"
 
 
-def _without_room_behind(call: Call, fleet: Sequence[Endpoint], needed: int) -> set[str]:
+def _without_room_behind(
+    call: Call, fleet: Sequence[Endpoint], avoid: Collection[str], needed: int
+) -> set[str]:
     """Ids of those that have partners to answer after them, and none with room for the call."""
     answering = [
         one
         for one in fleet
         if one.fit and one.serves(Role.DECODE) and (call.model is None or call.model in one.models)
     ]
+    answering = [one for one in answering if one.instance.id not in avoid] or answering
     roomy = [one for one in answering if not why_too_short(call, one, needed)]
     paired, well = in_pairs(fleet, answering), in_pairs(fleet, roomy)
     return {one.instance.id for one in paired} - {one.instance.id for one in well}

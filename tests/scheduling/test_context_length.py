@@ -401,6 +401,19 @@ def test_why_one_that_could_read_was_left_out_is_said() -> None:
     assert b0.why.startswith("its context has 1000 tokens, and the call may take 20")
 
 
+def test_why_one_was_left_out_is_said_of_those_that_have_not_failed_the_call() -> None:
+    """Its partner with room has; the other one has none."""
+    told = list[DecisionTrace]()
+    site = Site({P0: 8000, D0: 1000, P2: 8000, D2: 8000, replace(D2, id="d3"): 500})
+    site.scheduler.told = lambda _, trace: told.append(trace)
+
+    site.scheduler.reserve(Role.PREFILL, asking(2000), avoid=["d2"]).end()
+
+    (left,) = told[0].left_out
+    assert left.instance == "p2"
+    assert left.why == "no engine that could answer after it has room for the call"
+
+
 class Counted(list[int]):
     """A prompt that notes how often it is counted."""
 
