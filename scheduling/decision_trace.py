@@ -32,6 +32,8 @@ CHOSEN_BEFORE: Final = (
     "the call is not split, and this one was named for that, so no policy was asked"
 )
 
+_ALL_FAILED: Final = "those that could answer after it have failed this call before"
+_NO_ROOM: Final = "no engine that could answer after it has room for the call"
 _STATES: Final = {
     "drained": "an operator has drained it",
     "down": "it is down",
@@ -239,14 +241,11 @@ def left_out(
     fleet = [*fleet]
     prompt = prompt_tokens(call) if too_long else 0
     needed = prompt + asked_tokens(call) if too_long else 0
-    no_room = (
-        _without_room_behind(call, fleet, avoid, needed)
-        if too_long and role is Role.PREFILL
-        else set()
-    )
+    looks_behind = role is Role.PREFILL and (too_long or avoid)
+    behind = _why_none_behind(call, fleet, avoid, needed) if looks_behind else {}
     return [
         LeftOut(
-            one.instance.id, _why_not(one, role, call, avoid, peer, among, prompt, needed, no_room)
+            one.instance.id, _why_not(one, role, call, avoid, peer, among, prompt, needed, behind)
         )
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
@@ -262,7 +261,7 @@ def _why_not(
     among: Collection[str],
     prompt: int,
     needed: int,
-    no_room_behind: Collection[str],
+    behind: Mapping[str, str],
 ) -> str:
     """The first reason that holds; those that last come first.
 
@@ -284,8 +283,8 @@ def _why_not(
         return "it is to serve the other side now"
     if too_short := why_too_short(call, one, prompt if role is Role.PREFILL else needed):
         return too_short
-    if instance.id in no_room_behind:
-        return "no engine that could answer after it has room for the call"
+    if instance.id in behind:
+        return behind[instance.id]
     keeps = instance.role is Role.BOTH and one.serves(Role.DECODE)
     if keeps and (too_short := why_too_short(call, one, needed)):
         return too_short
@@ -296,16 +295,19 @@ def _why_not(
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"
 
 
-def _without_room_behind(
+def _why_none_behind(
     call: Call, fleet: Sequence[Endpoint], avoid: Collection[str], needed: int
-) -> set[str]:
-    """Ids of those that have partners to answer after them, and none with room for the call."""
+) -> Mapping[str, str]:
+    """Id of a reader that has partners -> why none of them is to answer after it."""
     answering = [
         one
         for one in fleet
         if one.fit and one.serves(Role.DECODE) and (call.model is None or call.model in one.models)
     ]
-    answering = [one for one in answering if one.instance.id not in avoid] or answering
-    roomy = [one for one in answering if not why_too_short(call, one, needed)]
-    paired, well = in_pairs(fleet, answering), in_pairs(fleet, roomy)
-    return {one.instance.id for one in paired} - {one.instance.id for one in well}
+    left = [one for one in answering if one.instance.id not in avoid] or answering
+    roomy = [one for one in left if not why_too_short(call, one, needed)]
+    why = {one.instance.id: _ALL_FAILED for one in in_pairs(fleet, answering)}
+    why |= {one.instance.id: _NO_ROOM for one in in_pairs(fleet, left)}
+    for one in in_pairs(fleet, roomy):
+        del why[one.instance.id]
+    return why
