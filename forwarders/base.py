@@ -379,6 +379,7 @@ class Engines(Protocol):
         alone: bool = False,
         reads: bool | None = None,
         among: Collection[str] = (),
+        with_room: bool = False,
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
@@ -387,6 +388,7 @@ class Engines(Protocol):
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
         `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
+        `with_room`: none will do in which the call has no room, where it has some in one of those in `avoid`.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 

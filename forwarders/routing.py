@@ -238,12 +238,17 @@ class Router:
         reads: bool | None = None,
         among: Collection[str] = (),
     ) -> Reserved:
-        """An engine that has not failed this call yet; else one that may be tried again."""
+        """An engine that has not failed this call yet, and has room for it; else one that may be tried again.
+
+        One that is too short would refuse it, and its refusal would be the client's.
+        """
         reserve = self._engines.reserve
         if not state.failures:
             return reserve(role, call, peer=peer, reads=reads, among=among)
         try:
-            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads, among=among)
+            return reserve(
+                role, call, avoid=state.failed, peer=peer, reads=reads, among=among, with_room=True
+            )
         except NoInstance:
             return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads, among=among)
 

@@ -27,8 +27,8 @@ from typing import Any, Final
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import BYTES_PER_TOKEN, CHAT, COMPLETIONS, Call, Raw
 from pdgate.protocols.errors import ContextTooLong
-from pdgate.protocols.instance import BOTH
-from pdgate.scheduling.eligible import in_pairs
+from pdgate.protocols.instance import BOTH, DECODE
+from pdgate.scheduling.eligible import in_pairs, longest_of
 from pdgate.scheduling.endpoint import Endpoint
 
 BYTES_A_TOKEN: Final = 2
@@ -92,7 +92,7 @@ def with_room_behind(
 
     Args:
         answering: Who may answer; one at least.
-        may_keep: A reader of both roles may be left with the call, and so is to have room itself.
+        may_keep: A reader of both roles may be left with the call, and so is to have room itself, if it may answer now.
     """
     enough = long_enough(call, answering, model)
     if enough is answering:
@@ -100,11 +100,23 @@ def with_room_behind(
     ids = {one.instance.id for one in enough}
     paired = in_pairs(readers, enough)
     if may_keep:
-        paired = [
-            one for one in paired if one.instance.role is not BOTH or one.instance.id in ids
-        ] or paired
+        # Not all of them answer for others.
+        keeping = [one for one in paired if one.instance.role is BOTH and one.serves(DECODE)]
+        roomy = {one.instance.id for one in long_enough(call, [*enough, *keeping], model)}
+        short = {one.instance.id for one in keeping} - roomy
+        paired = [one for one in paired if one.instance.id not in short] or paired
     # The last resort is one that answers itself.
     return paired or [one for one in readers if one.instance.id in ids] or readers
+
+
+def refused_by_all(call: Call, endpoints: Sequence[Endpoint], model: str, reads_only: bool) -> bool:
+    """Whether each of them says how long it is, and that this is longer; what only may be, they are asked."""
+    longest = longest_of(endpoints, model)
+    if not longest:
+        return False
+    if _ids_of(call) > longest and call.body.get(_TRUNCATES) in _NULLS:
+        return True
+    return not reads_only and asked_tokens(call) > longest and call.path in (CHAT, COMPLETIONS)
 
 
 def _check(call: Call, prompt: int, asked: int, model: str, longest: int) -> None:
@@ -127,12 +139,15 @@ def _most(longest: int) -> str:
     return f"This model's maximum context length is {longest} tokens. However,"
 
 
-def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
-    """Why such an engine is left out where others are not; empty if that is not the reason."""
+def prompt_tokens(call: Call) -> int:
+    """What its prompt may take of a context; token ids are counted, which takes long where they are many."""
+    return _ids_of(call) or call.prompt_tokens * _OFTEN
+
+
+def why_too_short(call: Call, one: Endpoint, needed: int) -> str:
+    """Why an engine is left out that has no room for so many tokens; empty if that is not the reason."""
     lengths = one.lengths
     length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
-    prompt = _ids_of(call) or call.prompt_tokens * _OFTEN
-    needed = prompt + (0 if reads_only else asked_tokens(call))
     if not length or length >= needed:
         return ""
     return f"its context has {length} tokens, and the call may take {needed}"

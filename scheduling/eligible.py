@@ -103,7 +103,7 @@ def eligible_of(
             default=0,
         ),
         uneven=len({c.lengths.get(model) for c in serving_texts}) > 1,
-        longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
+        longest=longest_of([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
         leaving=[
             c
             for c in (*serving, *removed)
@@ -112,7 +112,8 @@ def eligible_of(
     )
 
 
-def _longest(answering: Sequence[Endpoint], model: str) -> int:
+def longest_of(answering: Sequence[Endpoint], model: str) -> int:
+    """Tokens above which all of them refuse a call; 0 where one may not."""
     found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
     return max(found) if found and all(found) else 0
 

@@ -26,7 +26,7 @@ from pdgate.protocols.instance import (
 from pdgate.scheduling.context_length import (
     long_enough,
     may_be_too_long,
-    why_too_short,
+    refused_by_all,
     with_room_behind,
 )
 from pdgate.scheduling.decision_trace import (
@@ -167,15 +167,15 @@ class Scheduler:
             return fixed
         instance = prefill.instance
         reserved = self._by_id.get(instance.id) or Endpoint(instance)
-        decodes = _decodes(call, reserved, eligible, too_long)
+        decodes, may_keep = _decodes(call, reserved, eligible, too_long)
         if not decodes:
             return Decision(Taken.LOCAL, NO_ROOM, among=(instance.id,))
         if fixed is not None:
             return fixed
         cached = self._cached_for_decode(call)
-        if cached and instance.role is BOTH:
-            cached = _with_readers(cached, call, reserved, prefill.unread_tokens, too_long)
-        return rule.decide(call, reserved, decodes, cached)
+        if cached and may_keep and instance.role is BOTH:
+            cached = _with_readers(cached, call, reserved, prefill.unread_tokens)
+        return rule.decide(call, reserved, decodes, cached, may_keep)
 
     def stays(self, call: Call, prefill: Endpoint) -> bool:
         """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
@@ -184,7 +184,7 @@ class Scheduler:
             return fixed.taken is not Taken.SPLIT
         eligible = self._endpoints.eligible(call.model)
         too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
-        decodes = _decodes(call, prefill, eligible, too_long)
+        decodes, may_keep = _decodes(call, prefill, eligible, too_long)
         if not decodes:
             return True
         cached = self._cached_for_decode(call)
@@ -192,8 +192,8 @@ class Scheduler:
         if self._prefixes is not None and (self._decode_asks or eligible.several_read):
             # As `reserve` does.
             unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
-        if cached and prefill.instance.role is BOTH:
-            cached = _with_readers(cached, call, prefill, unread, too_long)
+        if cached and may_keep and prefill.instance.role is BOTH:
+            cached = _with_readers(cached, call, prefill, unread)
         # The rule looks at an engine that has the call. The end of a reservation counts as work:
         # a frozen engine would look well for as long as calls come.
         latency = prefill.latency
@@ -203,7 +203,7 @@ class Scheduler:
         prefill.unread_tokens += unread
         prefill.own_unread_squares += unread * unread
         try:
-            return not self._rule.would_split(call, prefill, decodes, cached)
+            return not self._rule.would_split(call, prefill, decodes, cached, may_keep)
         finally:
             prefill.own_unread_squares -= unread * unread
             prefill.unread_tokens -= unread
@@ -228,12 +228,14 @@ class Scheduler:
         reads: bool | None = None,
         alone: bool = False,
         among: Collection[str] = (),
+        with_room: bool = False,
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
         `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `with_room`: none will do in which the call has no room, where it has some in one of those in `avoid`.
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
@@ -260,7 +262,17 @@ class Scheduler:
         too_long = eligible.shortest > 0 and may_be_too_long(call, eligible.shortest)
         if too_long:
             reads_only = role is PREFILL and not alone
+            if among and role is DECODE:
+                endpoints = _beside_named(endpoints, eligible, among, avoid, peer)
+            left = endpoints
             endpoints = self._with_room(call, endpoints, eligible, reads_only, avoid)
+            if (avoid and not call.at) and (
+                refused_by_all(call, left, eligible.model, reads_only)
+                or (with_room and not self._as_roomy(call, endpoints, eligible, role, peer, among))
+            ):
+                if self.told is not None:
+                    self._tell(self.told, call, role, (), None, avoid, peer)
+                raise _nobody(f"no {role.value} engine that has room for the call is")
         if among:
             endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
@@ -338,6 +350,25 @@ class Scheduler:
         may_keep = fixed is None or fixed.taken is not _SPLIT
         return with_room_behind(call, found, decodes, model, may_keep)
 
+    def _as_roomy(
+        self,
+        call: Call,
+        endpoints: Sequence[Endpoint],
+        eligible: EligibleSet,
+        role: Role,
+        peer: Instance | None,
+        among: Collection[str],
+    ) -> bool:
+        """Whether any of these would be left for its room, if none were avoided."""
+        everyone = eligible.up[role]
+        if peer is not None:
+            everyone = _partners(everyone, eligible, peer)
+        if among and role is DECODE:
+            everyone = _beside_named(everyone, eligible, among, (), peer)
+        roomy = self._with_room(call, everyone, eligible, role is PREFILL, ())
+        ids = {c.instance.id for c in roomy}
+        return any(c.instance.id in ids for c in endpoints)
+
     def _partners(
         self, call: Call, eligible: EligibleSet, avoid: Collection[str], too_long: bool
     ) -> Partners | None:
@@ -365,7 +396,12 @@ class Scheduler:
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
         most = None if self.places is None else self.places[role is not PREFILL]
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer, named, most)
+        eligible = self._endpoints.eligible(call.model)
+        # Where all are alike, room leaves none out.
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        others = left_out(
+            self._endpoints, endpoints, role, call, avoid, peer, named, most, too_long
+        )
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()
@@ -447,25 +483,47 @@ def _partners(
     return endpoints
 
 
+def _beside_named(
+    endpoints: Sequence[Endpoint],
+    eligible: EligibleSet,
+    named: Collection[str],
+    avoid: Collection[str],
+    peer: Instance | None,
+) -> Sequence[Endpoint]:
+    """Those that speak as the named do, and the named: by these it was decided that the call has room there.
+
+    A reader of both roles may be in a pair as the one that reads alone, and answer a call itself all the same.
+    """
+    readers = [c for c in eligible.up[PREFILL] if c.instance.id in named and c.serves(DECODE)]
+    of_decode = [c for c in eligible.up[DECODE] if c.instance.id in named]
+    speak = {c.instance.speaks for c in (*readers, *of_decode)}
+    found = [c for c in endpoints if c.instance.speaks in speak]
+    there = {c.instance.id for c in found}.union(avoid, () if peer is None else (peer.id,))
+    return [*found, *[c for c in readers if c.instance.id not in there]] or endpoints
+
+
 def _decodes(
     call: Call, prefill: Endpoint, eligible: EligibleSet, too_long: bool
-) -> Sequence[Endpoint]:
-    """Those that could follow the prefill engine; none where it alone has room for the call, and can answer."""
+) -> tuple[Sequence[Endpoint], bool]:
+    """Those that could follow the prefill engine, and whether it may keep the call itself, if it can answer.
+
+    None, where it alone has room for the call; and it may not, where they have room and it has none.
+    """
     decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
     if not too_long:
-        return decodes
+        return decodes, True
     if prefill.instance.role is BOTH and prefill.serves(DECODE):
         found = long_enough(call, [*decodes, prefill], eligible.model)
-        return [one for one in found if one is not prefill]
-    return long_enough(call, decodes, eligible.model)
+        others = [one for one in found if one is not prefill]
+        return others, len(others) < len(found)
+    return long_enough(call, decodes, eligible.model), False
 
 
 def _with_readers(
-    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int, too_long: bool
+    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int
 ) -> Mapping[str, int]:
-    """With what the reader had of the prompt, all of which is on its way there; nothing if it has no room for the call."""
-    no_room = too_long and why_too_short(call, prefill, reads_only=False)
-    return {**cached, prefill.instance.id: 0 if no_room else call.prompt_tokens - unread}
+    """With what the reader had of the prompt, all of which is on its way there."""
+    return {**cached, prefill.instance.id: call.prompt_tokens - unread}
 
 
 def _with_places(endpoints: Sequence[Endpoint], role: Role, most: float) -> Sequence[Endpoint]:

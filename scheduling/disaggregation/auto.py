@@ -51,15 +51,16 @@ class Auto(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         split = split_seconds(call, prefill, decodes)
-        local = _least_local(call, prefill, decodes, cached)
+        local = _least_local(call, prefill, decodes, cached, may_keep)
         short = uncached_tokens(call, decodes, cached) <= self._thresholds.tokens
         if split is None or local is None:
             for way, known in ((Taken.SPLIT, split), (Taken.LOCAL, local)):
                 if known is None and _may_look(way, short, call, prefill, decodes):
                     return Decision(way, MEASURING, among=_looked_at(way, decodes))
-            return self._thresholds.decide(call, prefill, decodes, cached)
+            return self._thresholds.decide(call, prefill, decodes, cached, may_keep)
         waits, holds_up, at = local
         sooner = Taken.LOCAL if waits + holds_up < split else Taken.SPLIT
         last, times = self._rows[short]
@@ -81,12 +82,13 @@ class Auto(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> bool:
         split = split_seconds(call, prefill, decodes)
-        local = _least_local(call, prefill, decodes, cached)
+        local = _least_local(call, prefill, decodes, cached, may_keep)
         if split is None or local is None:
             # Nothing counts while not both are known.
-            return self.decide(call, prefill, decodes, cached).taken is Taken.SPLIT
+            return self.decide(call, prefill, decodes, cached, may_keep).taken is Taken.SPLIT
         waits, holds_up, _ = local
         return waits + holds_up >= split
 
@@ -131,11 +133,15 @@ def least_local(
 
 
 def _least_local(
-    call: Call, prefill: Endpoint, decodes: Sequence[Endpoint], cached: Mapping[str, int]
+    call: Call,
+    prefill: Endpoint,
+    decodes: Sequence[Endpoint],
+    cached: Mapping[str, int],
+    may_keep: bool,
 ) -> tuple[float, float, str] | None:
-    """The same, with the engine that would read it for others, if it is to answer as well."""
+    """The same, with the engine that would read it for others, if it may keep it and is to answer as well."""
     found = least_local(call, decodes, cached)
-    if not prefill.serves(Role.DECODE):
+    if not (may_keep and prefill.serves(Role.DECODE)):
         return found
     to_read = call.prompt_tokens - cached.get(prefill.instance.id, 0)
     there = _local(to_read, prefill, has_it=True)

@@ -58,6 +58,7 @@ class SplitRule(ABC):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         """SPLIT or LOCAL.
 
@@ -65,6 +66,7 @@ class SplitRule(ABC):
         decodes: Those that could follow it, one at least.
         cached: Instance id -> tokens of the prompt that it need not compute; only for a rule
             that reads it. Of the prefill engine only where that may keep the call.
+        may_keep: The prefill engine has as much room for the call as those, and so may answer it, if it can.
         """
 
     def would_split(
@@ -73,12 +75,13 @@ class SplitRule(ABC):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> bool:
         """Whether it would split a call that is not decided for yet; asked as `decide` is.
 
         A rule for which each decision counts is not to count this one.
         """
-        return self.decide(call, prefill, decodes, cached).taken is Taken.SPLIT
+        return self.decide(call, prefill, decodes, cached, may_keep).taken is Taken.SPLIT
 
 
 _ALWAYS: Final = Decision(Taken.SPLIT, ALWAYS)
@@ -97,6 +100,7 @@ class Always(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         return _ALWAYS
 
@@ -111,6 +115,7 @@ class Never(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         return _NEVER
 
@@ -135,11 +140,12 @@ class UncachedTokensAbove(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         if call.prompt_tokens <= self.tokens:
             return _SHORT
         # One of both roles may have been chosen to read the prompt as it has most of it.
-        answering = (prefill, *decodes) if prefill.serves(Role.DECODE) else decodes
+        answering = (prefill, *decodes) if may_keep and prefill.serves(Role.DECODE) else decodes
         cached_enough = tuple(
             one.instance.id
             for one in answering

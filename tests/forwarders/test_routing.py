@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from pdgate.forwarders.base import Mode
@@ -13,10 +14,18 @@ from pdgate.protocols.apis import GENERATE
 from pdgate.protocols.call import COMPLETIONS, Call, encode
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Decision, Never, Taken
+from pdgate.scheduling.disaggregation import (
+    Always,
+    Decision,
+    Never,
+    SplitRule,
+    Taken,
+    UncachedTokensAbove,
+)
 from pdgate.scheduling.disaggregation.decision import (
     ALWAYS,
     DECODE_CANNOT_PREFILL,
+    NO_ROOM,
     ONE_TOKEN,
     PREFILL_IS_BUSY,
     SHORT_PROMPT,
@@ -182,6 +191,30 @@ def test_an_engine_without_room_for_the_answer_leaves_the_call_to_its_peer() -> 
             found.add(route.answering.instance.id)
             route.answering.end()
         assert found == expected
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("rule", [Always(), UncachedTokensAbove(0)])
+def test_the_reader_of_both_roles_that_alone_has_room_has_the_call(
+    rule: SplitRule, others: bool
+) -> None:
+    """Also where it is in a pair as the one that reads alone, and beside longer ones, which are no partners of it."""
+    both = replace(P0, id="b0", role=Role.BOTH)
+    p1, d1 = (replace(one, id=f"{one.id[0]}1", protocol="lmcache") for one in (P0, D0))
+    lengths = {both: 8000, D0: 1000} | ({p1: 1000, d1: 16000} if others else {})
+    crossing = Crossing(Scripted(), *lengths, rule=rule)
+    for one, length in lengths.items():
+        crossing.endpoints.mark_up(one.id, ["m"], {"m": length}, strict=True)
+    # Too long for it by estimate, as few texts are.
+    call = msgspec.structs.replace(chat(max_tokens=2000), prompt_tokens=3500)
+
+    route = crossing.execution.router.route(call, FRESH)
+
+    assert route.answering is not None
+    assert (route.path, route.answering.instance.id) == ("local", "b0")
+    assert route.decision is not None
+    assert route.decision.reason == NO_ROOM
+    route.answering.end()
 
 
 def test_a_call_that_is_to_leave_a_busy_prefill_does_not_stay_there() -> None:

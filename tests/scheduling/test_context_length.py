@@ -291,6 +291,7 @@ class Given(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         self.decodes.append([one.instance.id for one in decodes])
         return Decision(Taken.SPLIT, LONG_PROMPT)
@@ -327,6 +328,27 @@ def test_an_engine_of_both_roles_that_may_keep_a_call_has_room_for_all_of_it(
 
     assert site.chosen(Role.PREFILL, asking(100)) == {"b0", "b1", "b2"}
     assert site.chosen(Role.PREFILL, asking(2000)) == readers
+
+
+@pytest.mark.parametrize("rule", [Always(), Never(), UncachedTokensAbove(0)])
+def test_one_of_both_roles_that_is_to_read_only_needs_no_room_for_the_answer(
+    rule: SplitRule,
+) -> None:
+    """With adaptive roles: it keeps no call."""
+    site = Site({P0: 8000, B0: 8000, D0: 8000, D1: 1000}, rule=rule)
+    site.endpoints.assign("b0", frozenset({Role.PREFILL}))
+
+    assert site.chosen(Role.PREFILL, asking(2000)) == {"p0", "b0"}
+
+
+@pytest.mark.parametrize("rule", [Always(), Never(), UncachedTokensAbove(0)])
+def test_one_of_both_roles_that_has_room_reads_also_where_it_answers_for_no_other(
+    rule: SplitRule,
+) -> None:
+    """It is the only one of its protocol that reads, and so in a pair as that alone."""
+    site = Site({P2: 8000, D2: 8000, B0: 8000, D0: 8000, D1: 1000}, rule=rule)
+
+    assert site.chosen(Role.PREFILL, asking(2000)) == {"p2", "b0"}
 
 
 @pytest.mark.parametrize("rule", [Always(), UncachedTokensAbove(0)])
@@ -377,3 +399,48 @@ def test_why_one_that_could_read_was_left_out_is_said() -> None:
     assert (p0.instance, b0.instance) == ("p0", "b0")
     assert p0.why == "no engine that could answer after it has room for the call"
     assert b0.why.startswith("its context has 1000 tokens, and the call may take 20")
+
+
+def test_why_one_was_left_out_is_said_of_those_that_have_not_failed_the_call() -> None:
+    """Its partner with room has; the other one has none."""
+    told = list[DecisionTrace]()
+    site = Site({P0: 8000, D0: 1000, P2: 8000, D2: 8000, replace(D2, id="d3"): 500})
+    site.scheduler.told = lambda _, trace: told.append(trace)
+
+    site.scheduler.reserve(Role.PREFILL, asking(2000), avoid=["d2"]).end()
+
+    (left,) = told[0].left_out
+    assert left.instance == "p2"
+    assert left.why == "no engine that could answer after it has room for the call"
+
+
+class Counted(list[int]):
+    """A prompt that notes how often it is counted."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__([7] * tokens)
+        self.times = 0
+
+    def __len__(self) -> int:
+        self.times += 1
+        return super().__len__()
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
+def test_why_many_were_left_out_takes_no_look_at_the_prompt_for_each(role: Role) -> None:
+    """A prompt may be long, and the loop waits."""
+
+    def times(engines: int, *, short: int, tells: bool = True) -> int:
+        of_each = {replace(P0, id=f"p{n}"): short for n in range(engines)}
+        of_each |= {replace(D0, id=f"d{n}"): short for n in range(engines)}
+        site = Site({**of_each, P1: 8000, D1: 8000})
+        if tells:
+            site.scheduler.told = lambda _, __: None
+        prompt = Counted(5000)
+        call = Call("c", "c-1", COMPLETIONS, {"prompt": prompt}, model="m", prompt_tokens=2500)
+        site.scheduler.reserve(role, call).end()
+        return prompt.times
+
+    assert times(40, short=1000) == times(2, short=1000)
+    # All are alike, so room is no reason.
+    assert times(40, short=8000) == times(40, short=8000, tells=False)

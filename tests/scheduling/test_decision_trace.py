@@ -387,3 +387,14 @@ def test_both_choices_of_a_pair_can_be_computed_again(name: str) -> None:
     assert len(told) == 80
     # It was no rule that says nothing.
     assert len(deciding) > 1 or name == "round_robin", deciding
+
+
+def test_a_reader_whose_partners_have_failed_the_call_is_said_to_be_one() -> None:
+    of_another = [replace(one, protocol="sglang") for one in (P2, D2)]
+    scheduler, told = telling(fleet(P0, D0, *of_another))
+
+    scheduler.reserve(Role.PREFILL, CALL, avoid={"d2"}).end()
+
+    assert why_not(told[0]) == {
+        "p2": "those that could answer after it have failed this call before"
+    }

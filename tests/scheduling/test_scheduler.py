@@ -44,6 +44,7 @@ class Asked(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         its, overlooked = prefill, prefill.latency.overlooked
         self.seen.append(

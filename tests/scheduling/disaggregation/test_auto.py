@@ -1,12 +1,12 @@
 """Auto takes the way that keeps callers waiting for less, as far as it has seen."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Auto, Decision, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.auto import LOOK_EVERY
 from pdgate.scheduling.disaggregation.decision import (
@@ -45,6 +45,14 @@ def paced(longer_per_token: float) -> StepTime:
     for tokens in [0, 100, 200] * 100:
         pace.learn(8, tokens, 8 * 0.02 + tokens * longer_per_token)
     return pace
+
+
+@dataclass
+class Reading:
+    """A reservation, as far as rules go by it."""
+
+    instance: Instance
+    unread_tokens: int
 
 
 class Engines:
@@ -216,6 +224,30 @@ def test_one_that_is_to_answer_no_calls_now_keeps_none() -> None:
 
     assert decision.taken is Taken.SPLIT
     assert decision.local_seconds == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("tokens", "at"), [(100, "b0"), (5000, "b1")])
+def test_a_reader_without_room_for_the_call_is_no_way_to_keep_it_local(
+    tokens: int, at: str
+) -> None:
+    """The one with room has others' prompts to read, so what the call would cost there is not less."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    endpoints = fleet(*both)
+    scheduler = Scheduler(endpoints, RoundRobin(), RoundRobin(), RoundRobin(), auto())
+    for one, length in zip(endpoints, (4000, 8000), strict=True):
+        one.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+        endpoints.mark_up(one.instance.id, ["m"], {"m": length})
+    b0, b1 = endpoints
+    b1.unread_tokens = 3000
+    call = msgspec.structs.replace(chat(max_tokens=tokens), prompt_tokens=1000)
+    stays = scheduler.stays(call, b0)
+    b0.calls, b0.unread_tokens = 1, 1000
+
+    decision = scheduler.decide(call, Reading(both[0], 1000))
+
+    local = at == "b0"
+    assert (stays, decision.taken) == (local, Taken.LOCAL if local else Taken.SPLIT)
+    assert decision.local_seconds == pytest.approx(1.0 if local else 4.0, rel=0.02)
 
 
 def test_what_was_expected_is_told() -> None:

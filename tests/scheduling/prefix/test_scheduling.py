@@ -271,6 +271,7 @@ class Unread(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         self.seen.append((prefill.unread_tokens, prefill.own_unread_squares))
         return Decision(Taken.SPLIT if prefill.unread_tokens else Taken.LOCAL, LONG_PROMPT)
@@ -396,6 +397,21 @@ def test_what_a_reader_without_room_has_cached_keeps_no_call_there() -> None:
 
     assert not stays
     assert decision.taken is Taken.SPLIT
+
+
+def test_what_the_longest_reader_has_cached_keeps_a_call_there() -> None:
+    """It may be too long for all of them, by estimate: then it has as much room there as anywhere."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(3)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    engines.send(call_of(BLOCKS[:7]))
+    for one, length in zip(both, (8192, 8192, 1000), strict=True):
+        engines.endpoints.mark_up(one.id, ["m"], {"m": length})
+    call = msgspec.structs.replace(call_of(), body=chat(max_tokens=7500).body)
+
+    stays, decision = asked_and_decided(engines, call)
+
+    assert (stays, decision.taken, decision.among) == (True, Taken.LOCAL, ("b0",))
 
 
 def test_those_that_are_named_may_be_gone() -> None:
