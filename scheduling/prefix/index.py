@@ -210,6 +210,8 @@ class PrefixIndex:
         read_tokens: Of all prompts that an engine was to read.
         cached_tokens: Of these, what that engine had already, as expected.
         block_tokens: Of each block of a prompt.
+        beyond_pages: Tier -> what engines have there of prompts.
+        capacities: Instance -> tokens that fit into its cache, as it says; None where it does not say.
         told: Each is called with every update: instance, blocks of a prompt, and how many of them it
             has after all; None for all of them.
         forgot: Each is called with an instance of which nothing is believed any more; None for all of them.
@@ -234,12 +236,13 @@ class PrefixIndex:
         """
         self._prices = prices or TierPrices()
         self._max_bytes = max_bytes
-        self._beyond: dict[str, Tree] = {}
+        self.beyond_pages: dict[str, Tree] = {}
         self._source = source
         self.block_tokens = block_tokens
         self._kv_tokens = kv_tokens
         self._tree = Tree(max_bytes)
         self._sent: dict[str, list[SentPrompt]] = {}
+        self.capacities: dict[str, int | None] = {}
         self._asked: Sequence[int] | None = None
         self._answer: dict[str, int] = {}
         self.read_tokens = 0
@@ -249,7 +252,7 @@ class PrefixIndex:
 
     @property
     def bytes(self) -> int:
-        return self._tree.bytes + sum(tree.bytes for tree in self._beyond.values())
+        return self._tree.bytes + sum(tree.bytes for tree in self.beyond_pages.values())
 
     @property
     def blocks(self) -> int:
@@ -283,14 +286,14 @@ class PrefixIndex:
         found: dict[str, int] = {}
         for count, owners in self._tree.matched(blocks):
             found.update(dict.fromkeys(owners, self._tokens(count, call)))
-        if self._beyond:
+        if self.beyond_pages:
             self._add_tiers(found, blocks, call)
         self._asked, self._answer = blocks, found
         return found
 
     def in_pages(self, call: Call, instance_id: str) -> int | None:
         """Tokens of the prompt that it has in its pages; None if those are all that `matched` counts."""
-        if not self._beyond:
+        if not self.beyond_pages:
             return None
         tokens = 0
         for count, owners in self._tree.matched(self.blocks_of(call)):
@@ -301,10 +304,10 @@ class PrefixIndex:
     def _add_tiers(self, found: dict[str, int], blocks: Sequence[int], call: Call) -> None:
         """What engines have in tiers counts for what it saves."""
         there: dict[str, list[tuple[float, int]]] = {}
-        for tier in sorted(self._beyond, key=self._prices.of):
+        for tier in sorted(self.beyond_pages, key=self._prices.of):
             price = self._prices.of(tier)
             longest: dict[str, int] = {}
-            for count, owners in self._beyond[tier].matched(blocks):
+            for count, owners in self.beyond_pages[tier].matched(blocks):
                 longest.update(dict.fromkeys(owners, self._tokens(count, call)))
             for name, tokens in longest.items():
                 there.setdefault(name, []).append((price, tokens))
@@ -323,8 +326,9 @@ class PrefixIndex:
 
         Returns how many tokens of it it had already.
         """
-        answer = self.matched(call)
-        had, blocks = answer.get(instance_id, 0), self.blocks_of(call)
+        had, blocks = self.matched(call).get(instance_id, 0), call.blocks
+        if blocks is None:
+            blocks = self.blocks_of(call)
         if reads:
             self.read_tokens += call.prompt_tokens
             self.cached_tokens += had
@@ -415,9 +419,9 @@ class PrefixIndex:
         """
         tree = self._tree
         if tier:
-            if tier not in self._beyond:
-                self._beyond[tier] = Tree(self._max_bytes)
-            tree = self._beyond[tier]
+            if tier not in self.beyond_pages:
+                self.beyond_pages[tier] = Tree(self._max_bytes)
+            tree = self.beyond_pages[tier]
         if tree.holds(instance_id, blocks, first) or (
             tier and self._tree.holds(instance_id, blocks, first)
         ):
@@ -428,7 +432,7 @@ class PrefixIndex:
 
     def lost(self, instance_id: str, blocks: Sequence[int], kept: int, tier: str = "") -> None:
         """The engine says that of this prompt it has no more than the first `kept`, in its pages; or in these and this tier."""
-        tree = self._beyond.get(tier) if tier else self._tree
+        tree = self.beyond_pages.get(tier) if tier else self._tree
         if tree is not None:
             self._asked = None
             tree.unlearn(instance_id, blocks, kept)
@@ -438,13 +442,14 @@ class PrefixIndex:
         self._asked = None
         self._sent.pop(instance_id, None)
         self._tree.forget(instance_id)
-        for tree in self._beyond.values():
+        for tree in self.beyond_pages.values():
             tree.forget(instance_id)
 
     def forget(self, instance_id: str) -> None:
         """The instance is gone, for good or as far as is known."""
         self.cleared(instance_id)
         self._tree.limit(instance_id, None)
+        self.capacities.pop(instance_id, None)
         for tell in self.forgot:
             tell(instance_id)
 
@@ -453,12 +458,13 @@ class PrefixIndex:
         self._asked = None
         self._sent.clear()
         self._tree.clear()
-        self._beyond.clear()
+        self.beyond_pages.clear()
         for tell in self.forgot:
             tell(None)
 
     def capacity(self, instance_id: str, tokens: int | None) -> None:
         """Note how many tokens fit into an engine's cache; None where it does not say."""
+        self.capacities[instance_id] = tokens
         tokens = tokens or self._kv_tokens
         blocks = None if tokens is None else tokens // self.block_tokens
         if self._tree.limit(instance_id, blocks):
@@ -515,12 +521,15 @@ class PrefixUpdate(SentPrompt):
         self._call: Call | None = call
         name = self._instance_id = at.instance.id
         self._reads = reads
-        index.capacity(name, at.beyond.kv_capacity)
+        # Each of these is made for a leg, so nothing is asked that is known.
+        fits = at.beyond.kv_capacity
+        if index.capacities.get(name, -1) != fits:
+            index.capacity(name, fits)
         # Of what it has in a tier, as much as before is there without us.
-        in_pages = index.in_pages(call, name)
+        in_pages = index.in_pages(call, name) if index.beyond_pages else None
         had = self.cached_tokens = index.routed(call, name, reads=reads)
         held = had if in_pages is None else in_pages
-        # Not by the base class, as one of these is made for each leg; nor by a function, as `routed` has just asked for them.
+        # Nor by the base class, or by a function, as `routed` has just asked for them.
         blocks = call.blocks
         if blocks is None:
             blocks = index.blocks_of(call)
