@@ -10,12 +10,9 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import Any, Final, cast
 
 from pdgate.transfer.runtime.channel import Watch, connected
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MAX_ANSWER_BYTES: Final = 1 << 20
 
@@ -39,10 +36,10 @@ def asked(
     watch: Watch,
 ) -> HttpAnswer:
     """`until` is of time.monotonic(), for all of it; `watch` as in `dial`. Raises OSError, HTTPException."""
-    connection = _Connection(address, until, watch)
+    connection = _TimelyConnection(address, until, watch)
     try:
         connection.request(method, path, body, dict(headers))
-        said = _Said(connection.sock, until)
+        said = _TimelyAnswer(connection.sock, until)
         # All that it does with a socket is this.
         response = http.client.HTTPResponse(cast("socket.socket", said), method=method)
         response.begin()
@@ -51,7 +48,7 @@ def asked(
         connection.close()
 
 
-class _Connection(http.client.HTTPConnection):
+class _TimelyConnection(http.client.HTTPConnection):
     def __init__(self, address: tuple[str, int], until: float, watch: Watch) -> None:
         host, port = address
         super().__init__(f"[{host}]" if ":" in host else host, port)
@@ -62,7 +59,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock = connected((self.host, self.port), self._until, self._watch)
 
 
-class _Said(io.RawIOBase):
+class _TimelyAnswer(io.RawIOBase):
     """What comes over a socket until a time."""
 
     def __init__(self, sock: socket.socket, until: float) -> None:
@@ -75,7 +72,7 @@ class _Said(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: Any) -> int:
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError("timed out")

@@ -274,7 +274,7 @@ def receive(channel: Channel, until: float | None = None) -> Message | None:
     return _opened(channel, head + data, exactly(sock, MAC_BYTES, until))
 
 
-class Pieces:
+class MessagePieces:
     """Messages from a socket that is not waited for, each of which may come in pieces."""
 
     def __init__(self, channel: Channel) -> None:

@@ -41,7 +41,7 @@ class Waiting:
     ) -> None:
         self._channel = channel
         self._sock = channel.sock
-        self._pieces = messages.Pieces(channel)
+        self._pieces = messages.MessagePieces(channel)
         self._whole_by = inf
         self._machine = machine
         self._adrift = adrift

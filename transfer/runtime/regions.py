@@ -27,7 +27,7 @@ class LocalMemory(Region):
     def grant(
         self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
     ) -> Grant:
-        return _Counted(self, immediates)
+        return _CountedGrant(self, immediates)
 
     @property
     def closed(self) -> bool:
@@ -37,7 +37,7 @@ class LocalMemory(Region):
         self._closed = True
 
 
-class _Counted(Grant):
+class _CountedGrant(Grant):
     """All of a region, whose immediates mean nothing to anybody when it is over."""
 
     def __init__(self, region: LocalMemory, immediates: range | None) -> None:
