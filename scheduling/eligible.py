@@ -46,7 +46,8 @@ class EligibleSet:
         uneven: Whether one of these may have room for a call that another one has none for.
         longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
             refused by all of them. 0 where one of them says no length, or may cut what is longer.
-        leaving: Engines that answer calls, and get no more of them to answer now.
+        leaving: Engines that answer calls, and get no more of them to answer now; of those that serve the same models, as
+            calls are not counted for each model and engine.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -107,7 +108,10 @@ def eligible_of(
         leaving=[
             c
             for c in (*serving, *removed)
-            if c.calls > c.prefills and c.instance.role not in _ANSWER_NONE and c not in answering
+            if c.calls > c.prefills
+            and c.instance.role not in _ANSWER_NONE
+            and c not in answering
+            and all(c.models == one.models for one in answering)
         ],
     )
 
