@@ -298,7 +298,7 @@ def _why_not(
     if among and instance.id not in among:
         return "the call is not split, and stays with those that were named for that"
     if most is not None and calls_as(role, one) >= most:
-        return f"it has as many calls as it may ({most})"
+        return f"it has as many calls as it may ({most:g})"
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"

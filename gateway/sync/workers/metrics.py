@@ -55,6 +55,7 @@ class WorkerMetrics:
     def __init__(self, own: Source, folder: Path) -> None:
         self.own = own
         self._writing = Lock()
+        self._looks = self._written = 0
         self._path = own_path(folder, "json")
         # Kept open, and so locked, until the process ends in whatever way.
         self._alive = self._path.with_suffix(".alive").open("wb")
@@ -66,11 +67,12 @@ class WorkerMetrics:
 
         Those of a few workers take half a second, aside, as nothing of them is shared.
         """
-        return await asyncio.to_thread(self.together, await in_turns(self.own()))
+        number = self._number()
+        return await asyncio.to_thread(self.together, number, await in_turns(self.own()))
 
-    def together(self, own: Sequence[Samples]) -> list[Samples]:
-        """All workers' and its own. Raises OSError."""
-        self._write(own)
+    def together(self, number: int, own: Sequence[Samples]) -> list[Samples]:
+        """All workers' and its own, which are that look at them. Raises OSError."""
+        self._write(number, own)
         pages = {path.name: _page(path) for path in other_paths(self._path)}
         # Only now: a page that has gone meanwhile is in it, and so may be one that was still there.
         dead = self._dead_ones()
@@ -82,27 +84,36 @@ class WorkerMetrics:
         try:
             while True:
                 began = monotonic()
-                await asyncio.to_thread(self._try_to_write, await in_turns(self.own()))
+                number = self._number()
+                await asyncio.to_thread(self._try_to_write, number, await in_turns(self.own()))
                 await asyncio.sleep(max(WRITE_SECONDS, WRITING_SHARE * (monotonic() - began)))
         finally:
-            self._try_to_write(self.own())
+            self._try_to_write(self._number(), self.own())
 
     def close(self) -> None:
         """Leave, as if the process had ended."""
         self._alive.close()
 
-    def _try_to_write(self, families: Iterable[Samples]) -> None:
+    def _try_to_write(self, number: int, families: Iterable[Samples]) -> None:
         # Calls are served all the same.
         with self._complaint.catching(OSError):
-            self._write(families)
+            self._write(number, families)
             self._put_dead_together()
 
-    def _write(self, families: Iterable[Samples]) -> None:
+    def _number(self) -> int:
+        """Of the look at its own metrics that begins now."""
+        self._looks += 1
+        return self._looks
+
+    def _write(self, number: int, families: Iterable[Samples]) -> None:
         written = json.dumps([_as_json(samples) for samples in families])
         unfinished = self._path.with_suffix(".new")
         with self._writing:
-            unfinished.write_text(written)
-            unfinished.replace(self._path)
+            # Threads may end in another order than they began, and counters must not go back.
+            if number > self._written:
+                unfinished.write_text(written)
+                unfinished.replace(self._path)
+                self._written = number
 
     def _dead_ones(self) -> dict[str, Any]:
         try:

@@ -44,7 +44,9 @@ def metrics_of(counted: Counted, folder: Path) -> WorkerMetrics:
 
 def page(worker: WorkerMetrics) -> dict[str, float]:
     """What this worker answers to /metrics: sample and its label values -> value."""
-    text = generate_latest(registry_of(lambda: iter(worker.together([*worker.own()])))).decode()
+    text = generate_latest(
+        registry_of(lambda: iter(worker.together(worker._number(), [*worker.own()])))
+    ).decode()
     return {
         " ".join((sample.name, *sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -100,7 +102,7 @@ def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
         content, total = left.read_bytes(), total + calls
         dead.close()
 
-        living._try_to_write(living.own())
+        living._try_to_write(living._number(), living.own())
 
         assert [*tmp_path.glob("*.json")] == [living._path]
         assert [*tmp_path.glob("*.alive")] == [living._path.with_suffix(".alive")]
@@ -111,8 +113,23 @@ def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
             after = page(living)
             assert after["pdgate_api_calls_total chat ok"] == total
             assert after["pdgate_calls_in_flight"] == 1
-            living._try_to_write(living.own())
+            living._try_to_write(living._number(), living.own())
     living.close()
+
+
+def test_what_was_looked_at_before_is_not_written_behind_what_came_later(tmp_path: Path) -> None:
+    """Each is written by a thread of its own, and the last of them may be the first."""
+    counted = Counted(1, 0)
+    told, other = metrics_of(counted, tmp_path), metrics_of(Counted(0, 0), tmp_path)
+    before, found = told._number(), [*told.own()]
+    counted.calls = 5
+    told._try_to_write(told._number(), told.own())
+
+    told._try_to_write(before, found)
+
+    assert page(other)["pdgate_api_calls_total chat ok"] == 5
+    told.close()
+    other.close()
 
 
 def test_an_engine_is_up_if_any_worker_may_call_it(tmp_path: Path) -> None:
@@ -236,7 +253,7 @@ async def test_a_folder_that_is_gone_stops_no_metrics_of(
 
     assert not running.done()
     for _ in range(3):
-        worker._try_to_write(worker.own())
+        worker._try_to_write(worker._number(), worker.own())
     # Once, and not twice a second.
     assert caplog.text.count("cannot see") == 1
     running.cancel()
