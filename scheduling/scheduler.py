@@ -277,7 +277,7 @@ class Scheduler:
             endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
-        if self.places is not None and len(endpoints) > 1:
+        if self.places is not None and len(endpoints) > 1 and role is not ENCODE:
             most = self.places[role is not PREFILL]
             for one in endpoints:
                 # Most have fewer, whatever their calls are.
@@ -395,7 +395,9 @@ class Scheduler:
         named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        most = None if self.places is None else self.places[role is not PREFILL]
+        most = None
+        if self.places is not None and role is not ENCODE:
+            most = self.places[role is not PREFILL]
         eligible = self._endpoints.eligible(call.model)
         # Where all are alike, room leaves none out.
         too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
