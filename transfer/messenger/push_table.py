@@ -299,23 +299,25 @@ class PushTable:
     def _meet(self, push: OutgoingPush) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
         with self._lock:
+            if push.request is not None:
+                # The other side was here first: what it claimed may be given up, or over, by now.
+                return
             try:
                 # With the lock: what is dropped between this and the next line would never be expected, and D
                 # wait for its lease. Offers lock nothing of ours.
                 request_id = self._offers.claim(push.asked.key, push, push.line.peer)
                 if request_id is None and not push.asked.wait:
                     raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
-            except HandOverError:
-                self._remove(push)
-                push.over.set()
-                raise
-            request = self._requests.get(request_id or "")
-            if request is None or push.request is not None or push.sending.error is not None:
-                return
-            refused = request.error
-            if push.asked.share.ranks & request.taken:
-                taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
-                refused = refused or taken
+            except HandOverError as error:
+                refused: HandOverError | None = error
+            else:
+                request = self._requests.get(request_id or "")
+                if request is None or push.sending.error is not None:
+                    return
+                refused = request.error
+                if push.asked.share.ranks & request.taken:
+                    taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
+                    refused = refused or taken
             if refused is None:
                 push.request = request
                 push.met_at = time.monotonic()
@@ -323,8 +325,9 @@ class PushTable:
                 self._remove(push)
                 push.over.set()
         if refused is not None:
-            if self._offers.unclaim(push.asked.key, push):
-                self._abandoned(request)
+            # Also where the claim was refused: there may be one from before the request was known.
+            if (given_up := self._offers.unclaim(push.asked.key, push)) is not None:
+                self._abandoned(given_up)
             raise refused
         try:
             movers = dict(zip(self._ranks, self._movers, strict=True))
@@ -368,7 +371,8 @@ class PushTable:
     def _look(self, push: OutgoingPush) -> None:
         """Ends the push once, if nothing of it moves any more, and with the last its request."""
         others: list[OutgoingPush] = []
-        last = abandoned = False
+        last = False
+        abandoned: str | None = None
         with self._lock:
             if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
                 return
@@ -389,8 +393,8 @@ class PushTable:
         push.over.set()
         if request is not None and last:
             self._let_go(request, request.error)
-        elif request is not None and abandoned:
-            self._abandoned(request)
+        elif abandoned is not None:
+            self._abandoned(abandoned)
         if error is not None:
             for other in others:
                 self._look(other)
@@ -423,10 +427,11 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _abandoned(self, request: PushRequest) -> None:
+    def _abandoned(self, request_id: str) -> None:
         """Its last push is over, and a share of it will never be asked for."""
         with self._lock:
-            if request.done or self._requests.get(request.id) is not request:
+            request = self._requests.get(request_id)
+            if request is None or request.done:
                 return
             del self._requests[request.id]
             request.error = request.error or HandOverError(Why.CANCELLED, GIVEN_UP)

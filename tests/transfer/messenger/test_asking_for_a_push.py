@@ -271,6 +271,34 @@ def test_a_prefill_that_is_dropped_as_decode_asks_for_it_fails_at_once(
         assert (said.why, said.message) == (Why.EXPIRED, "preempted")
 
 
+def test_a_key_that_is_given_up_between_a_claim_and_its_prefill_is_not_computed(
+    backend: str, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push that had claimed it was refused, and counted as under way: its prompt was kept for a whole lease."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        assert isinstance(prefill.connector, TwoSided)
+        table, expect = prefill.connector._pushes, prefill.connector._pushes.expect
+        said: list[messages.Message | None] = []
+        with dial(prefill) as sock:
+
+            def asked_and_given_up_before(key: str, request_id: str) -> None:
+                messages.send(sock, push(decode, wait=True))
+                claimed = prefill.connector._offers._entries["k"].pushers
+                wait_until(lambda: claimed, "its claim")
+                said.append(answer(prefill, messages.Abandon("k", "")))
+                expect(key, request_id)
+
+            monkeypatch.setattr(table, "expect", asked_and_given_up_before)
+            prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+            refused = messages.receive(sock)
+
+        assert said == [messages.Released(held=False)]
+        assert isinstance(refused, messages.Failed)
+        assert refused.why == Why.EXPIRED
+        assert prefill.aborted.get(timeout=SECONDS) == "p1"
+        assert "k" not in prefill.connector._offers._entries
+
+
 def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
     """Also from another connection: pages go to one decode engine only."""
     with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
