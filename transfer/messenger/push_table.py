@@ -194,6 +194,8 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
+            # What was computed anew and kept lingers with the rest.
+            request.kept = False
             # Again, of one that is computed anew: what lingers are the pages that it had first.
             begins = request.lingering is None and not all(push.sending.over for push in pushes)
             if begins:
@@ -450,14 +452,16 @@ class PushTable:
 
     def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
-        if (lingered := request.lingering) is not None:
-            self._counters.add(lingering=-lingered)
         if error is None:
             self._offers.forget(request.id)
         else:
             # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
-        if offered or lingered is not None or (request.kept and not request.dropped):
+        if (lingered := request.lingering) is not None:
+            self._counters.add(lingering=-lingered)
+            self._core.release(request.id)
+        # What was computed anew is held beside what lingered, which the core takes first.
+        if offered or request.kept:
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

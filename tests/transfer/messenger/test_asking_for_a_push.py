@@ -491,6 +491,29 @@ def test_what_is_dropped_twice_lingers_once(backend: str, decode: FakeCore) -> N
     assert prefill.freed.empty()
 
 
+def test_what_is_kept_anew_while_its_first_pages_linger_goes_back_too(
+    backend: str, decode: FakeCore
+) -> None:
+    """Preempted, and computed anew before the push was over: its second pages waited for their lease to end."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        asked = arrival("p1", "k", params={"do_remote_decode": True})
+        keep = prefill.connector.plan(asked)
+        assert isinstance(keep, Keep)
+        held = hold_back(prefill.backend)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+            assert prefill.connector.dropped("p1", "preempted")
+
+            prefill.finish(asked, keep, [1, 3])
+
+            assert prefill.freed.empty()
+            held.go_on()
+            assert [prefill.freed.get(timeout=10) for _ in range(2)] == ["p1", "p1"]
+
+
 def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
     prefill: FakeCore, decode: FakeCore
 ) -> None:
