@@ -313,9 +313,10 @@ class PushTable:
             except HandOverError as error:
                 refused: HandOverError | None = error
             else:
-                request = self._requests.get(request_id or "")
-                if request is None or push.sending.error is not None:
+                found = self._requests.get(request_id or "")
+                if found is None or push.sending.error is not None:
                     return
+                request = found
                 refused = request.error
                 if push.asked.share.ranks & request.taken:
                     taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")

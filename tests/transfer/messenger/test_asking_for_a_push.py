@@ -277,13 +277,14 @@ def test_a_key_that_is_given_up_between_a_claim_and_its_prefill_is_not_computed(
     """The push that had claimed it was refused, and counted as under way: its prompt was kept for a whole lease."""
     with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
         assert isinstance(prefill.connector, TwoSided)
-        table, expect = prefill.connector._pushes, prefill.connector._pushes.expect
+        table, offers = prefill.connector._pushes, prefill.connector._offers
+        expect = table.expect
         said: list[messages.Message | None] = []
         with dial(prefill) as sock:
 
             def asked_and_given_up_before(key: str, request_id: str) -> None:
                 messages.send(sock, push(decode, wait=True))
-                claimed = prefill.connector._offers._entries["k"].pushers
+                claimed = offers._entries["k"].pushers
                 wait_until(lambda: claimed, "its claim")
                 said.append(answer(prefill, messages.Abandon("k", "")))
                 expect(key, request_id)
@@ -296,7 +297,7 @@ def test_a_key_that_is_given_up_between_a_claim_and_its_prefill_is_not_computed(
         assert isinstance(refused, messages.Failed)
         assert refused.why == Why.EXPIRED
         assert prefill.aborted.get(timeout=SECONDS) == "p1"
-        assert "k" not in prefill.connector._offers._entries
+        assert "k" not in offers._entries
 
 
 def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
