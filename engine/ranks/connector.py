@@ -43,10 +43,12 @@ class _Kept:
     """
     Attributes:
         holding: Ranks that have not let it go.
+        anew: Ranks that have not let go of what was computed anew while others had a reader still.
         dropped: It is not wanted any more.
     """
 
     holding: set[int] = field(default_factory=set)
+    anew: set[int] = field(default_factory=set)
     dropped: bool = False
 
 
@@ -113,8 +115,11 @@ class RanksConnector(Connector):
         pages = replace(pages, block_ids=tuple(pages.block_ids))
         words = [(request_id, one, pages, first_token, finish_reason) for one in own]
         with self._lock:
-            # What was dropped, and computed anew, is kept for no reader: the ranks release it at once.
-            self._keeps.setdefault(request_id, _Kept(set(self._all)))
+            # What was dropped, and computed anew, is kept for no reader: the ranks release it at once, or after
+            # what of it is still read from.
+            kept = self._keeps.setdefault(request_id, _Kept(set(self._all)))
+            if kept.dropped:
+                kept.anew = set(self._all)
         params: Mapping[str, Any] | None = _values(self._ask("kept", words))[0]
         return params
 
@@ -131,6 +136,8 @@ class RanksConnector(Connector):
             if kept is None:
                 return False
             kept.holding &= {number for number, answer in enumerate(answers) if answer.value}
+            # The core lets it go with what is read from, or now.
+            kept.anew.clear()
             kept.dropped = True
             if not kept.holding:
                 del self._keeps[request_id]
@@ -235,10 +242,14 @@ class RanksConnector(Connector):
             kept = self._keeps.get(request_id)
             if kept is None:
                 return
-            kept.holding.discard(number)
-            if kept.holding:
+            held = kept.holding if number in kept.holding else kept.anew
+            if number not in held:
                 return
-            del self._keeps[request_id]
+            held.discard(number)
+            if held:
+                return
+            if not (kept.holding or kept.anew):
+                del self._keeps[request_id]
         self._core.release(request_id)
 
     def _tell(self, number: int, word: Any) -> None:

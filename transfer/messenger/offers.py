@@ -167,16 +167,16 @@ class Offers:
             entry.pushers.add(pusher)
             return entry.request_id
 
-    def unclaim(self, key: str, pusher: object) -> bool:
-        """Nothing of its share moves any more; others may still be at theirs, or not come. True if
-        none is and none will: it was abandoned meanwhile.
+    def unclaim(self, key: str, pusher: object) -> str | None:
+        """Nothing of its share moves any more; others may still be at theirs, or not come. The request
+        if none is and none will: it was abandoned meanwhile.
         """
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                return False
+                return None
             entry.pushers.discard(pusher)
-            return entry.abandoned and not entry.pushers
+            return entry.request_id if entry.abandoned and not entry.pushers else None
 
     def wait(
         self,

@@ -23,7 +23,7 @@ class PushRequest:
 
     Attributes:
         tokens: Computed so far, by layer.
-        kept: All is computed, and the core waits for `release`.
+        kept: All is computed, and the core waits for `release`: once more, if it was computed anew while others linger.
         pending: It is kept, and how many of its tokens are there is not said yet: the device has not come so far.
         lost: Why the device will never come so far.
         dropped: The core wants its pages back.

@@ -194,6 +194,8 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
+            # What was computed anew and kept lingers with the rest.
+            request.kept = False
             # Again, of one that is computed anew: what lingers are the pages that it had first.
             begins = request.lingering is None and not all(push.sending.over for push in pushes)
             if begins:
@@ -299,23 +301,26 @@ class PushTable:
     def _meet(self, push: OutgoingPush) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
         with self._lock:
+            if push.request is not None:
+                # The other side was here first: what it claimed may be given up, or over, by now.
+                return
             try:
                 # With the lock: what is dropped between this and the next line would never be expected, and D
                 # wait for its lease. Offers lock nothing of ours.
                 request_id = self._offers.claim(push.asked.key, push, push.line.peer)
                 if request_id is None and not push.asked.wait:
                     raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
-            except HandOverError:
-                self._remove(push)
-                push.over.set()
-                raise
-            request = self._requests.get(request_id or "")
-            if request is None or push.request is not None or push.sending.error is not None:
-                return
-            refused = request.error
-            if push.asked.share.ranks & request.taken:
-                taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
-                refused = refused or taken
+            except HandOverError as error:
+                refused: HandOverError | None = error
+            else:
+                found = self._requests.get(request_id or "")
+                if found is None or push.sending.error is not None:
+                    return
+                request = found
+                refused = request.error
+                if push.asked.share.ranks & request.taken:
+                    taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
+                    refused = refused or taken
             if refused is None:
                 push.request = request
                 push.met_at = time.monotonic()
@@ -323,8 +328,9 @@ class PushTable:
                 self._remove(push)
                 push.over.set()
         if refused is not None:
-            if self._offers.unclaim(push.asked.key, push):
-                self._abandoned(request)
+            # Also where the claim was refused: there may be one from before the request was known.
+            if (given_up := self._offers.unclaim(push.asked.key, push)) is not None:
+                self._abandoned(given_up)
             raise refused
         try:
             movers = dict(zip(self._ranks, self._movers, strict=True))
@@ -368,7 +374,8 @@ class PushTable:
     def _look(self, push: OutgoingPush) -> None:
         """Ends the push once, if nothing of it moves any more, and with the last its request."""
         others: list[OutgoingPush] = []
-        last = abandoned = False
+        last = False
+        abandoned: str | None = None
         with self._lock:
             if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
                 return
@@ -389,8 +396,8 @@ class PushTable:
         push.over.set()
         if request is not None and last:
             self._let_go(request, request.error)
-        elif request is not None and abandoned:
-            self._abandoned(request)
+        elif abandoned is not None:
+            self._abandoned(abandoned)
         if error is not None:
             for other in others:
                 self._look(other)
@@ -423,10 +430,11 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _abandoned(self, request: PushRequest) -> None:
+    def _abandoned(self, request_id: str) -> None:
         """Its last push is over, and a share of it will never be asked for."""
         with self._lock:
-            if request.done or self._requests.get(request.id) is not request:
+            request = self._requests.get(request_id)
+            if request is None or request.done:
                 return
             del self._requests[request.id]
             request.error = request.error or HandOverError(Why.CANCELLED, GIVEN_UP)
@@ -445,14 +453,16 @@ class PushTable:
 
     def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
-        if (lingered := request.lingering) is not None:
-            self._counters.add(lingering=-lingered)
         if error is None:
             self._offers.forget(request.id)
         else:
             # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
-        if offered or lingered is not None or (request.kept and not request.dropped):
+        if (lingered := request.lingering) is not None:
+            self._counters.add(lingering=-lingered)
+            self._core.release(request.id)
+        # What was computed anew is held beside what lingered, which the core takes first.
+        if offered or request.kept:
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

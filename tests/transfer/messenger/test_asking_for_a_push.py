@@ -271,6 +271,35 @@ def test_a_prefill_that_is_dropped_as_decode_asks_for_it_fails_at_once(
         assert (said.why, said.message) == (Why.EXPIRED, "preempted")
 
 
+def test_a_key_that_is_given_up_between_a_claim_and_its_prefill_is_not_computed(
+    backend: str, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push that had claimed it was refused, and counted as under way: its prompt was kept for a whole lease."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        assert isinstance(prefill.connector, TwoSided)
+        table, offers = prefill.connector._pushes, prefill.connector._offers
+        expect = table.expect
+        said: list[messages.Message | None] = []
+        with dial(prefill) as sock:
+
+            def asked_and_given_up_before(key: str, request_id: str) -> None:
+                messages.send(sock, push(decode, wait=True))
+                claimed = offers._entries["k"].pushers
+                wait_until(lambda: claimed, "its claim")
+                said.append(answer(prefill, messages.Abandon("k", "")))
+                expect(key, request_id)
+
+            monkeypatch.setattr(table, "expect", asked_and_given_up_before)
+            prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+            refused = messages.receive(sock)
+
+        assert said == [messages.Released(held=False)]
+        assert isinstance(refused, messages.Failed)
+        assert refused.why == Why.EXPIRED
+        assert prefill.aborted.get(timeout=SECONDS) == "p1"
+        assert "k" not in offers._entries
+
+
 def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
     """Also from another connection: pages go to one decode engine only."""
     with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
@@ -461,6 +490,29 @@ def test_what_is_dropped_twice_lingers_once(backend: str, decode: FakeCore) -> N
             assert prefill.freed.get(timeout=SECONDS) == "p1"
             assert prefill.connector.counters.lingering == 0
     assert prefill.freed.empty()
+
+
+def test_what_is_kept_anew_while_its_first_pages_linger_goes_back_too(
+    backend: str, decode: FakeCore
+) -> None:
+    """Preempted, and computed anew before the push was over: its second pages waited for their lease to end."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        asked = arrival("p1", "k", params={"do_remote_decode": True})
+        keep = prefill.connector.plan(asked)
+        assert isinstance(keep, Keep)
+        held = hold_back(prefill.backend)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+            assert prefill.connector.dropped("p1", "preempted")
+
+            prefill.finish(asked, keep, [1, 3])
+
+            assert prefill.freed.empty()
+            held.go_on()
+            assert [prefill.freed.get(timeout=10) for _ in range(2)] == ["p1", "p1"]
 
 
 def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
