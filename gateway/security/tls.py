@@ -29,11 +29,15 @@ class BoundedObject(ssl.SSLObject):
     handshake_bytes = 0
 
     def do_handshake(self) -> None:
-        # What came since the last try, as each try reads all that there is.
-        self.handshake_bytes += self.incoming.pending
-        if self.handshake_bytes > MAX_HANDSHAKE_BYTES:
-            raise ssl.SSLError("the handshake is too long")
-        super().do_handshake()
+        before = self.incoming.pending
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            # All that was taken is of the handshake; behind its end a request may come in the same read.
+            self.handshake_bytes += before - self.incoming.pending
+            if self.handshake_bytes > MAX_HANDSHAKE_BYTES:
+                raise ssl.SSLError("the handshake is too long") from None
+            raise
 
 
 class BoundedContext(ssl.SSLContext):

@@ -95,6 +95,32 @@ async def test_a_handshake_of_too_many_bytes_fails(
     assert await is_served(gateway, trusting)
 
 
+async def test_a_long_request_may_come_in_one_read_with_the_end_of_its_handshake(
+    gateway: Gateway, trusting: ssl.SSLContext
+) -> None:
+    """As of clients that write before they wait; the request is more than a handshake may have."""
+    reader, writer = await gateway.wire()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(1 << 16))
+    tls.write(ask(user="a" * 100_000))
+    writer.write(outgoing.read())
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            with suppress(ssl.SSLWantReadError):
+                head = tls.read(1 << 16)
+                break
+            incoming.write(await reader.readexactly(1))
+    assert head.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_the_oldest_of_too_many_handshakes_gives_way(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
