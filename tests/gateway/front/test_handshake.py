@@ -1,16 +1,18 @@
 """Connections over TLS, from when they are accepted: what strangers make them hold, and for how long."""
 
 import asyncio
+import gc
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
+import uvloop
 
 from pdgate.gateway.config.sections import TlsSection
 from pdgate.gateway.front import crowd, limits
 from pdgate.gateway.front.hot_protocol import TLS_BYTES
-from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES
+from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES, BoundedObject
 from pdgate.protocols.instance import Role
 from tests.support.certificates import Authority
 from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, ask, gateway_of
@@ -121,6 +123,23 @@ async def test_a_long_request_may_come_in_one_read_with_the_end_of_its_handshake
     assert head.startswith(b"HTTP/1.1 200 ")
 
 
+async def test_a_handshake_that_failed_leaves_nothing_behind(gateway: Gateway) -> None:
+    """Until Python looks for circles: TLS and its buffers are 400 KB."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, BoundedObject) for one in gc.get_objects())
+        for _ in range(5):
+            reader, writer = await gateway.wire()
+            writer.write(HELLO + MORE * (MAX_HANDSHAKE_BYTES // len(MORE)))
+            assert await is_hung_up_on(reader)
+        left = sum(isinstance(one, BoundedObject) for one in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert left - before <= 1
+
+
 async def test_the_oldest_of_too_many_handshakes_gives_way(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,6 +151,49 @@ async def test_the_oldest_of_too_many_handshakes_gives_way(
     assert await is_hung_up_on(oldest)
     assert not any(reader.at_eof() for reader in others)
     assert await is_served(gateway, trusting)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_of_many_that_come_at_once_all_are_served(
+    tls: TlsSection,
+    trusting: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    """A loop accepts hundreds in one turn, and none of them has been read by then."""
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 2)
+
+    async def come_at_once() -> None:
+        async with gateway_of(Engine(Role.PLAIN), tls=tls) as gateway:
+            async with asyncio.TaskGroup() as group:
+                served = [group.create_task(is_served(gateway, trusting)) for _ in range(20)]
+            assert all(one.result() for one in served)
+
+    run(come_at_once())
+
+
+async def test_who_waits_is_hung_up_on_when_the_time_for_its_handshake_is_over(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 1)
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 0.2)
+    waiting = [(await gateway.wire())[0] for _ in range(3)]
+
+    for reader in waiting:
+        assert await is_hung_up_on(reader)
+
+
+async def test_of_too_many_that_wait_the_oldest_handshake_gives_way_at_once(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 1)
+    monkeypatch.setattr(crowd, "MOST_WAITING", 1)
+    monkeypatch.setattr(crowd, "PATIENCE_SECONDS", 1000.0)
+    silent, _ = await gateway.wire()
+    await asyncio.sleep(0.05)
+
+    assert await is_served(gateway, trusting)
+    assert await is_hung_up_on(silent)
 
 
 async def test_the_oldest_stranger_gives_way_and_no_caller_that_was_let_in(
