@@ -114,8 +114,10 @@ class Crowd:
         self.cut = 0
         self.turns = ParseTurns()
         self._members: set[CrowdMember] = set()
-        # Those that came first are first. Under way, with the loop's time when they began, and those that wait.
-        self._handshakes: dict[Handshake, float] = {}
+        # Those that came first are first. Under way, with the look at which they began, and those that wait. A busy
+        # loop looks less often: what it has not read yet is no client's delay.
+        self._handshakes: dict[Handshake, int] = {}
+        self._looks = 0
         self._waiting: OrderedDict[Handshake, None] = OrderedDict()
         self._impatient: asyncio.Handle | None = None
         self._strangers: dict[TlsStranger, int] = {}
@@ -143,23 +145,24 @@ class Crowd:
 
     def _begin_some(self, loop: asyncio.AbstractEventLoop) -> None:
         """Of those that wait, as many as others are over for, or have had their time."""
-        now = loop.time()
         while self._waiting:
             if len(self._handshakes) >= MOST_HANDSHAKES:
                 oldest, began_at = next(iter(self._handshakes.items()))
-                if now - began_at < PATIENCE_SECONDS * (1 - len(self._waiting) / MOST_WAITING):
+                had = (self._looks - began_at) * IMPATIENT_SECONDS
+                if had < PATIENCE_SECONDS * (1 - len(self._waiting) / MOST_WAITING):
                     break
                 del self._handshakes[oldest]
                 self.cut += 1
                 oldest.cut()
             first, _ = self._waiting.popitem(last=False)
             if first.begin():
-                self._handshakes[first] = now
+                self._handshakes[first] = self._looks
         if self._waiting and self._impatient is None:
             self._impatient = loop.call_later(IMPATIENT_SECONDS, self._look_impatiently, loop)
 
     def _look_impatiently(self, loop: asyncio.AbstractEventLoop) -> None:
         self._impatient = None
+        self._looks += 1
         self._begin_some(loop)
 
     def weigh_stranger(self, one: TlsStranger) -> None:
