@@ -13,6 +13,7 @@ from pdgate.gateway.config.sections import TlsSection
 from pdgate.gateway.front import crowd, limits
 from pdgate.gateway.front.hot_protocol import TLS_BYTES
 from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES, BoundedObject
+from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.certificates import Authority
 from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, ask, gateway_of
@@ -227,6 +228,20 @@ async def test_who_has_sent_much_at_once_weighs_more(
 
     assert await is_hung_up_on(large)
     assert not small.at_eof()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+async def test_a_caller_that_is_let_in_gives_way_to_no_strangers(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As many as there may be are there, and its first read is long."""
+    monkeypatch.setattr(crowd, "STRANGE_BYTES", 3 * TLS_BYTES)
+    idle = [(await gateway.wire_over(trusting))[0] for _ in range(2)]
+    reader, writer = await gateway.wire_over(trusting)
+    writer.write(ask(user="a" * 100_000).replace(CHAT.encode(), path.encode(), 1))
+
+    assert (await answer(reader))[0].startswith(b"HTTP/1.1 ")
+    assert not any(one.at_eof() for one in idle)
 
 
 async def test_unread_answers_are_counted(
