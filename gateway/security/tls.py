@@ -14,9 +14,6 @@ MAX_HANDSHAKE_BYTES: Final = 32 << 10
 """Of a client: its hello is 2 KiB, a chain of certificates mostly less than 8. OpenSSL itself takes 128 KiB of a hello
 and 100 of a chain, and holds each byte up to four times."""
 
-CIPHERS: Final = "TLSv1"
-"""As OpenSSL spells what uvicorn takes: all that is safe enough for TLS 1.2, and 1.3's."""
-
 
 class UnusableTlsFile(Exception):
     """A file that TLS needs will not do; the message says which and why."""
@@ -56,7 +53,6 @@ def server_context(cert_file: str, key_file: str, client_ca_file: str) -> Bounde
     """With a CA, clients need a certificate too. Raises UnusableTlsFile."""
     context = BoundedContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, cert_file, key_file)
-    context.set_ciphers(CIPHERS)
     if client_ca_file:
         _load_ca(context, client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED

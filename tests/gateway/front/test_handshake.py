@@ -75,6 +75,15 @@ async def is_hung_up_on(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_modern_client_of_either_version_is_served(
+    gateway: Gateway, trusting: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    trusting.minimum_version = trusting.maximum_version = version
+
+    assert await is_served(gateway, trusting)
+
+
 async def test_a_handshake_that_does_not_end_is_not_waited_for(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
