@@ -88,7 +88,12 @@ class ClientHandshake(asyncio.Protocol):
             self.cut()
             return False
         self._steps = self._loop.start_tls(
-            self._transport, self, self._tls, server_side=True, ssl_handshake_timeout=left
+            self._transport,
+            self,
+            self._tls,
+            server_side=True,
+            ssl_handshake_timeout=left,
+            ssl_shutdown_timeout=limits.LINGER_SECONDS,
         )
         # No task: its first step would come a turn of the loop later, and uvloop reads the socket before that.
         self._steps.send(None).add_done_callback(self._over)

@@ -703,6 +703,7 @@ class HotProtocol(asyncio.Protocol):
             return
         self._deaf = True
         self.server_state.connections.discard(self)
+        strange_bytes = self.strange_bytes if self.tcp is not None else 0
         self._leave_crowd()
         self._now_unread(0)
         if self._farewell is not None:
@@ -710,7 +711,7 @@ class HotProtocol(asyncio.Protocol):
         self.parser = None
         if self._reading_paused:
             self.transport.resume_reading()
-        opening.take_over(self)
+        opening.take_over(self, strange_bytes)
 
     def _is_the_last(self) -> None:
         self._deaf = True

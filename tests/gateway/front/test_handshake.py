@@ -253,6 +253,25 @@ async def test_a_caller_that_is_let_in_gives_way_to_no_strangers(
     assert not any(one.at_eof() for one in idle)
 
 
+UPGRADE = (
+    b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+async def test_a_refused_websocket_is_a_stranger_until_its_connection_is_lost(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client reads no end of TLS, for which the gateway waits."""
+    monkeypatch.setattr(crowd, "STRANGE_BYTES", 2 * TLS_BYTES + limits.SLICE_BYTES)
+    small, _ = await gateway.wire_over(trusting)
+    large, writer = await gateway.wire_over(trusting)
+    writer.write(UPGRADE + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+
+    assert await is_hung_up_on(large)
+    assert not small.at_eof()
+
+
 async def test_unread_answers_are_counted(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
