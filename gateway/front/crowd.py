@@ -10,8 +10,10 @@
               (--max-memory) new bodies and longer answers are refused; if what was let in grows
               beyond it, the largest that is not whole yet, or not read, gives way.
 
-Of handshakes MOST_HANDSHAKES are under way, and the oldest gives way to the next. Each takes up to 130 KB, and one that brings
-400 at once as many until the next turn of the loop, when it has failed.
+Of handshakes MOST_HANDSHAKES are under way. Each takes up to 130 KB, and one that brings 400 at once as many until the next
+turn of the loop, when it has failed. Others wait and take 4 KB; a loop accepts hundreds in one turn. While some wait, the oldest that
+is under way gives way when its patience is over, which is PATIENCE_SECONDS where few wait, and none where MOST_WAITING do: a client
+that is honest waits 8 s for its turn at most, whatever comes besides, and has some time then.
 
 All are checked here and nowhere else. Once a second each connection is asked to look at its own
 clock, so that no request needs a timer: limits are met a second or two late, and never early.
@@ -20,6 +22,7 @@ what is there still when the stage's limit has passed is overdue. The limits are
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum, auto
 from itertools import islice
@@ -32,6 +35,11 @@ from pdgate.protocols.errors import GatewayError, OutOfMemory
 LOOSE_BYTES: Final = 8 << 20
 STRANGE_BYTES: Final = 32 << 20
 MOST_HANDSHAKES: Final = 128
+MOST_WAITING: Final = 2048
+PATIENCE_SECONDS: Final = 2.0
+IMPATIENT_SECONDS: Final = 0.05
+"""Between two looks at those that are under way, while others wait."""
+
 LOOK_SECONDS: Final = 1.0
 LOOKS_PER_TURN: Final = 1000
 """Of the event loop; so many looks take about 1 ms."""
@@ -69,6 +77,13 @@ class Stranger(Protocol):
     def cut(self) -> None: ...
 
 
+class Handshake(Stranger, Protocol):
+    """Of a connection that was accepted."""
+
+    def begin(self) -> bool:
+        """False where it is over already."""
+
+
 class TlsStranger(Stranger, Protocol):
     """One whose handshake is over.
 
@@ -99,8 +114,12 @@ class Crowd:
         self.cut = 0
         self.turns = ParseTurns()
         self._members: set[CrowdMember] = set()
-        # Those that came first are first.
-        self._handshakes: dict[Stranger, None] = {}
+        # Those that came first are first. Under way, with the look at which they began, and those that wait. A busy
+        # loop looks less often: what it has not read yet is no client's delay.
+        self._handshakes: dict[Handshake, int] = {}
+        self._looks = 0
+        self._waiting: OrderedDict[Handshake, None] = OrderedDict()
+        self._impatient: asyncio.Handle | None = None
         self._strangers: dict[TlsStranger, int] = {}
         self._timer: asyncio.Handle | None = None
 
@@ -113,18 +132,38 @@ class Crowd:
         self._members.discard(member)
         self.now_loose(member, 0)
 
-    def greet(self, handshake: Stranger) -> None:
-        """It has begun."""
-        self._handshakes[handshake] = None
-        if len(self._handshakes) > MOST_HANDSHAKES:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            self.cut += 1
-            oldest.cut()
+    def greet(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
+        """It was accepted: it begins, or waits."""
+        self._waiting[handshake] = None
+        self._begin_some(loop)
 
-    def greeted(self, handshake: Stranger) -> None:
+    def greeted(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
         """It is over, well or not."""
-        self._handshakes.pop(handshake, None)
+        self._waiting.pop(handshake, None)
+        if self._handshakes.pop(handshake, None) is not None:
+            self._begin_some(loop)
+
+    def _begin_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Of those that wait, as many as others are over for, or have had their time."""
+        while self._waiting:
+            if len(self._handshakes) >= MOST_HANDSHAKES:
+                oldest, began_at = next(iter(self._handshakes.items()))
+                had = (self._looks - began_at) * IMPATIENT_SECONDS
+                if had < PATIENCE_SECONDS * (1 - len(self._waiting) / MOST_WAITING):
+                    break
+                del self._handshakes[oldest]
+                self.cut += 1
+                oldest.cut()
+            first, _ = self._waiting.popitem(last=False)
+            if first.begin():
+                self._handshakes[first] = self._looks
+        if self._waiting and self._impatient is None:
+            self._impatient = loop.call_later(IMPATIENT_SECONDS, self._look_impatiently, loop)
+
+    def _look_impatiently(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._impatient = None
+        self._looks += 1
+        self._begin_some(loop)
 
     def weigh_stranger(self, one: TlsStranger) -> None:
         self._now_strange(one, one.strange_bytes)

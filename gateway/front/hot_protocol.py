@@ -219,13 +219,14 @@ class HotProtocol(asyncio.Protocol):
         elif len(data) <= SLICE_BYTES:
             self._feed(data, data)
         else:
-            self.note_for_tls(len(data))
             view = memoryview(data)
             contended = self.crowd.turns.contended
             given = self._feed_slice(view, data, FIRST_BYTES if contended else SLICE_BYTES)
             if given < len(data):
                 self._park(view[given:])
                 self._go_on()
+            # Here the head has been read, and it is known whose it is.
+            self.note_for_tls(len(data))
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -395,7 +396,11 @@ class HotProtocol(asyncio.Protocol):
         """So many at once were read, or written: with TLS, buffers stay as large as that."""
         if bytes_ > self._longest_for_tls and self.tcp is not None:
             self._longest_for_tls = bytes_
-            self.crowd.weigh_stranger(self)
+            if isinstance(self._serving, AsgiCycle):
+                # Its task, which is begun before this, finds out whether the caller is let in.
+                self.loop.call_soon(self.crowd.weigh_stranger, self)
+            else:
+                self.crowd.weigh_stranger(self)
 
     # What the crowd asks.
 
@@ -698,6 +703,7 @@ class HotProtocol(asyncio.Protocol):
             return
         self._deaf = True
         self.server_state.connections.discard(self)
+        strange_bytes = self.strange_bytes if self.tcp is not None else 0
         self._leave_crowd()
         self._now_unread(0)
         if self._farewell is not None:
@@ -705,7 +711,7 @@ class HotProtocol(asyncio.Protocol):
         self.parser = None
         if self._reading_paused:
             self.transport.resume_reading()
-        opening.take_over(self)
+        opening.take_over(self, strange_bytes)
 
     def _is_the_last(self) -> None:
         self._deaf = True

@@ -14,9 +14,6 @@ MAX_HANDSHAKE_BYTES: Final = 32 << 10
 """Of a client: its hello is 2 KiB, a chain of certificates mostly less than 8. OpenSSL itself takes 128 KiB of a hello
 and 100 of a chain, and holds each byte up to four times."""
 
-CIPHERS: Final = "TLSv1"
-"""As OpenSSL spells what uvicorn takes: all that is safe enough for TLS 1.2, and 1.3's."""
-
 
 class UnusableTlsFile(Exception):
     """A file that TLS needs will not do; the message says which and why."""
@@ -29,11 +26,15 @@ class BoundedObject(ssl.SSLObject):
     handshake_bytes = 0
 
     def do_handshake(self) -> None:
-        # What came since the last try, as each try reads all that there is.
-        self.handshake_bytes += self.incoming.pending
-        if self.handshake_bytes > MAX_HANDSHAKE_BYTES:
-            raise ssl.SSLError("the handshake is too long")
-        super().do_handshake()
+        before = self.incoming.pending
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            # All that was taken is of the handshake; behind its end a request may come in the same read.
+            self.handshake_bytes += before - self.incoming.pending
+            if self.handshake_bytes > MAX_HANDSHAKE_BYTES:
+                raise ssl.SSLError("the handshake is too long") from None
+            raise
 
 
 class BoundedContext(ssl.SSLContext):
@@ -52,7 +53,6 @@ def server_context(cert_file: str, key_file: str, client_ca_file: str) -> Bounde
     """With a CA, clients need a certificate too. Raises UnusableTlsFile."""
     context = BoundedContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, cert_file, key_file)
-    context.set_ciphers(CIPHERS)
     if client_ca_file:
         _load_ca(context, client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED

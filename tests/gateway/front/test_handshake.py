@@ -1,16 +1,19 @@
 """Connections over TLS, from when they are accepted: what strangers make them hold, and for how long."""
 
 import asyncio
+import gc
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 
 import pytest
+import uvloop
 
 from pdgate.gateway.config.sections import TlsSection
 from pdgate.gateway.front import crowd, limits
 from pdgate.gateway.front.hot_protocol import TLS_BYTES
-from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES
+from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES, BoundedObject
+from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.certificates import Authority
 from tests.support.fleet import PATIENCE_SECONDS, Engine, Gateway, ask, gateway_of
@@ -72,6 +75,15 @@ async def is_hung_up_on(reader: asyncio.StreamReader) -> bool:
     return True
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_modern_client_of_either_version_is_served(
+    gateway: Gateway, trusting: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    trusting.minimum_version = trusting.maximum_version = version
+
+    assert await is_served(gateway, trusting)
+
+
 async def test_a_handshake_that_does_not_end_is_not_waited_for(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +107,49 @@ async def test_a_handshake_of_too_many_bytes_fails(
     assert await is_served(gateway, trusting)
 
 
+async def test_a_long_request_may_come_in_one_read_with_the_end_of_its_handshake(
+    gateway: Gateway, trusting: ssl.SSLContext
+) -> None:
+    """As of clients that write before they wait; the request is more than a handshake may have."""
+    reader, writer = await gateway.wire()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    while True:
+        try:
+            tls.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            writer.write(outgoing.read())
+            incoming.write(await reader.read(1 << 16))
+    tls.write(ask(user="a" * 100_000))
+    writer.write(outgoing.read())
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            with suppress(ssl.SSLWantReadError):
+                head = tls.read(1 << 16)
+                break
+            incoming.write(await reader.readexactly(1))
+    assert head.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_handshake_that_failed_leaves_nothing_behind(gateway: Gateway) -> None:
+    """Until Python looks for circles: TLS and its buffers are 400 KB."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = sum(isinstance(one, BoundedObject) for one in gc.get_objects())
+        for _ in range(5):
+            reader, writer = await gateway.wire()
+            writer.write(HELLO + MORE * (MAX_HANDSHAKE_BYTES // len(MORE)))
+            assert await is_hung_up_on(reader)
+        left = sum(isinstance(one, BoundedObject) for one in gc.get_objects())
+    finally:
+        gc.enable()
+
+    assert left - before <= 1
+
+
 async def test_the_oldest_of_too_many_handshakes_gives_way(
     gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +161,49 @@ async def test_the_oldest_of_too_many_handshakes_gives_way(
     assert await is_hung_up_on(oldest)
     assert not any(reader.at_eof() for reader in others)
     assert await is_served(gateway, trusting)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_of_many_that_come_at_once_all_are_served(
+    tls: TlsSection,
+    trusting: ssl.SSLContext,
+    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    """A loop accepts hundreds in one turn, and none of them has been read by then."""
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 2)
+
+    async def come_at_once() -> None:
+        async with gateway_of(Engine(Role.PLAIN), tls=tls) as gateway:
+            async with asyncio.TaskGroup() as group:
+                served = [group.create_task(is_served(gateway, trusting)) for _ in range(20)]
+            assert all(one.result() for one in served)
+
+    run(come_at_once())
+
+
+async def test_who_waits_is_hung_up_on_when_the_time_for_its_handshake_is_over(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 1)
+    monkeypatch.setattr(limits, "HANDSHAKE_SECONDS", 0.2)
+    waiting = [(await gateway.wire())[0] for _ in range(3)]
+
+    for reader in waiting:
+        assert await is_hung_up_on(reader)
+
+
+async def test_of_too_many_that_wait_the_oldest_handshake_gives_way_at_once(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "MOST_HANDSHAKES", 1)
+    monkeypatch.setattr(crowd, "MOST_WAITING", 1)
+    monkeypatch.setattr(crowd, "PATIENCE_SECONDS", 1000.0)
+    silent, _ = await gateway.wire()
+    await asyncio.sleep(0.05)
+
+    assert await is_served(gateway, trusting)
+    assert await is_hung_up_on(silent)
 
 
 async def test_the_oldest_stranger_gives_way_and_no_caller_that_was_let_in(
@@ -136,6 +234,39 @@ async def test_who_has_sent_much_at_once_weighs_more(
     small, _ = await gateway.wire_over(trusting)
     large, writer = await gateway.wire_over(trusting)
     writer.write(HEALTH[:-2] + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
+
+    assert await is_hung_up_on(large)
+    assert not small.at_eof()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+async def test_a_caller_that_is_let_in_gives_way_to_no_strangers(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """As many as there may be are there, and its first read is long."""
+    monkeypatch.setattr(crowd, "STRANGE_BYTES", 3 * TLS_BYTES)
+    idle = [(await gateway.wire_over(trusting))[0] for _ in range(2)]
+    reader, writer = await gateway.wire_over(trusting)
+    writer.write(ask(user="a" * 100_000).replace(CHAT.encode(), path.encode(), 1))
+
+    assert (await answer(reader))[0].startswith(b"HTTP/1.1 ")
+    assert not any(one.at_eof() for one in idle)
+
+
+UPGRADE = (
+    b"GET /v1/realtime?model=m HTTP/1.1\r\nhost: g\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+async def test_a_refused_websocket_is_a_stranger_until_its_connection_is_lost(
+    gateway: Gateway, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client reads no end of TLS, for which the gateway waits."""
+    monkeypatch.setattr(crowd, "STRANGE_BYTES", 2 * TLS_BYTES + limits.SLICE_BYTES)
+    small, _ = await gateway.wire_over(trusting)
+    large, writer = await gateway.wire_over(trusting)
+    writer.write(UPGRADE + b"x: " + b"y" * 60_000 + b"\r\n\r\n")
 
     assert await is_hung_up_on(large)
     assert not small.at_eof()
