@@ -77,7 +77,7 @@ class Stranger(Protocol):
     def cut(self) -> None: ...
 
 
-class Handshake(Stranger, Protocol):
+class TlsHandshake(Stranger, Protocol):
     """Of a connection that was accepted."""
 
     def begin(self) -> bool:
@@ -116,9 +116,9 @@ class Crowd:
         self._members: set[CrowdMember] = set()
         # Those that came first are first. Under way, with the look at which they began, and those that wait. A busy
         # loop looks less often: what it has not read yet is no client's delay.
-        self._handshakes: dict[Handshake, int] = {}
+        self._handshakes: dict[TlsHandshake, int] = {}
         self._looks = 0
-        self._waiting: OrderedDict[Handshake, None] = OrderedDict()
+        self._waiting: OrderedDict[TlsHandshake, None] = OrderedDict()
         self._impatient: asyncio.Handle | None = None
         self._strangers: dict[TlsStranger, int] = {}
         self._timer: asyncio.Handle | None = None
@@ -132,12 +132,12 @@ class Crowd:
         self._members.discard(member)
         self.now_loose(member, 0)
 
-    def greet(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
+    def greet(self, handshake: TlsHandshake, loop: asyncio.AbstractEventLoop) -> None:
         """It was accepted: it begins, or waits."""
         self._waiting[handshake] = None
         self._begin_some(loop)
 
-    def greeted(self, handshake: Handshake, loop: asyncio.AbstractEventLoop) -> None:
+    def greeted(self, handshake: TlsHandshake, loop: asyncio.AbstractEventLoop) -> None:
         """It is over, well or not."""
         self._waiting.pop(handshake, None)
         if self._handshakes.pop(handshake, None) is not None:

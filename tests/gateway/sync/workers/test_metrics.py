@@ -225,8 +225,7 @@ async def test_a_worker_tells_the_others_also_when_nobody_asks_it(tmp_path: Path
     counted = Counted(1, 0)
     quiet, asked = metrics_of(counted, tmp_path), metrics_of(Counted(0, 0), tmp_path)
     running = asyncio.create_task(quiet.run())
-    await asyncio.sleep(0)
-    assert page(asked)["pdgate_api_calls_total chat ok"] == 1
+    await until(lambda: page(asked)["pdgate_api_calls_total chat ok"] == 1, "a first call")
 
     counted.calls = 2
     await until(lambda: page(asked)["pdgate_api_calls_total chat ok"] == 2, "a second call")
