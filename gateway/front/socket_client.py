@@ -181,6 +181,7 @@ class SocketClient:
         if not task.cancelled() and (error := task.exception()) is not None:
             errors.known(error)
             self._wire.abort()
+        self._part()
 
     # What the door asks.
 
@@ -252,6 +253,12 @@ class SocketClient:
     def _has_left(self) -> None:
         self._forget_stranger()
         self._lost()
+        self._part()
+
+    def _part(self) -> None:
+        """All is over: until Python looks for circles of what knows each other, TLS would keep its buffers."""
+        if self._task.done() and self._wire.lost:
+            self._lost = self._out_of_memory = self._wire.on_lost = _is_over
 
     def _forget_stranger(self) -> None:
         if self.strange_bytes:
@@ -263,3 +270,6 @@ class SocketClient:
 
 
 def _nothing(_: int) -> None: ...
+
+
+def _is_over() -> None: ...

@@ -12,6 +12,7 @@ import uvloop
 from pdgate.gateway.config.sections import TlsSection
 from pdgate.gateway.front import crowd, limits
 from pdgate.gateway.front.hot_protocol import TLS_BYTES
+from pdgate.gateway.front.socket_client import SocketClient
 from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES, BoundedObject
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
@@ -270,6 +271,28 @@ async def test_a_refused_websocket_is_a_stranger_until_its_connection_is_lost(
 
     assert await is_hung_up_on(large)
     assert not small.at_eof()
+
+
+async def test_a_refused_websocket_leaves_nothing_behind(
+    gateway: Gateway, trusting: ssl.SSLContext
+) -> None:
+    """Until Python looked for circles TLS had its buffers: 1,200 that had left took 280 MB."""
+
+    def there() -> int:
+        return sum(isinstance(one, SocketClient) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = there()
+        for _ in range(3):
+            reader, writer = await gateway.wire_over(trusting)
+            writer.write(UPGRADE.replace(b"model=m", b"model=unknown") + b"\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 404 ")
+            writer.transport.abort()
+        await until(lambda: there() <= before, "none of them is left")
+    finally:
+        gc.enable()
 
 
 async def test_unread_answers_are_counted(
