@@ -8,10 +8,9 @@ an hour at 10 a second. A transfer moves each run as one piece, in every layer.
 """
 
 import random
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import deque
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from pdgate.engine.cache.allocator import Allocator
 
@@ -23,50 +22,6 @@ LAST: Final = 2000
 """Turns of which the figures are."""
 
 
-class Blocks(Protocol):
-    def take(self, count: int, after: int | None = None) -> list[int]: ...
-    def share(self, block_ids: list[int]) -> None: ...
-    def drop(self, block_ids: list[int]) -> None: ...
-    def keep_contents(self, block_id: int) -> None: ...
-
-
-class Stack:
-    """What was there before: empty blocks as a stack, then the one that is idle for longest."""
-
-    def __init__(self, total: int, forget: Callable[[int], None]) -> None:
-        self._forget = forget
-        self._empty = list(reversed(range(total)))
-        self._idle: OrderedDict[int, None] = OrderedDict()
-        self._owners: dict[int, int] = {}
-
-    def take(self, count: int, after: int | None = None) -> list[int]:
-        taken = [self._one() for _ in range(count)]
-        self._owners |= dict.fromkeys(taken, 1)
-        return taken
-
-    def _one(self) -> int:
-        if self._empty:
-            return self._empty.pop()
-        block, _ = self._idle.popitem(last=False)
-        self._forget(block)
-        return block
-
-    def share(self, block_ids: list[int]) -> None:
-        for block in block_ids:
-            self._idle.pop(block, None)
-            self._owners[block] = self._owners.get(block, 0) + 1
-
-    def drop(self, block_ids: list[int]) -> None:
-        for block in reversed(block_ids):
-            self._owners[block] -= 1
-            if not self._owners[block]:
-                del self._owners[block]
-                self._idle[block] = None
-
-    def keep_contents(self, block_id: int) -> None:
-        return
-
-
 def runs_of(blocks: list[int]) -> int:
     return 1 + sum(b != a + 1 for a, b in pairwise(blocks))
 
@@ -74,8 +29,8 @@ def runs_of(blocks: list[int]) -> int:
 class Churn:
     """A cache by conversation: which blocks hold its beginning."""
 
-    def __init__(self, make: Callable[[Callable[[int], None]], Blocks]) -> None:
-        self._blocks = make(self._forgotten)
+    def __init__(self) -> None:
+        self._blocks = Allocator(BLOCKS, self._forgotten)
         self._of: dict[int, list[int]] = {}
         self._whose: dict[int, int] = {}
         self.hits = self.asked = 0
@@ -111,9 +66,9 @@ class Churn:
         self._blocks.drop(mine)
 
 
-def churned(make: Callable[[Callable[[int], None]], Blocks]) -> tuple[float, float, float]:
+def churned() -> tuple[float, float, float]:
     """Runs of 16 blocks in their order and in any order, and the share of prompt blocks that were cached."""
-    draw, churn = random.Random(1), Churn(make)
+    draw, churn = random.Random(1), Churn()
     lengths: dict[int, int] = {}
     running: deque[tuple[int, list[int], int]] = deque()
     for turn in range(TURNS):
@@ -137,13 +92,11 @@ def churned(make: Callable[[Callable[[int], None]], Blocks]) -> tuple[float, flo
 
 
 def main() -> None:
-    before = churned(lambda forget: Stack(BLOCKS, forget))
-    now = churned(lambda forget: Allocator(BLOCKS, forget))
-    for name, (runs, any_order, hits) in (("before", before), ("now", now)):
-        print(
-            f"{name:8} {runs:5.2f} runs per 16 blocks, {any_order:5.2f} in any order"
-            f"   {hits:6.1%} of prompt blocks cached"
-        )
+    runs, any_order, hits = churned()
+    print(
+        f"{runs:5.2f} runs per 16 blocks, {any_order:5.2f} in any order"
+        f"   {hits:6.1%} of prompt blocks cached"
+    )
 
 
 if __name__ == "__main__":

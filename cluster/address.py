@@ -53,7 +53,7 @@ def host_and_port(text: str) -> str:
 def split(text: str) -> tuple[str, int]:
     """Split host:port; the host without brackets. Raise ValueError."""
     before, colon, after = text.rpartition(":")
-    # "::1:80" is an address in itself, so what it means as a pair is anybody's guess.
+    # "::1:80" is an address in itself, and ambiguous as a pair.
     if not colon or (":" in before and not before.startswith("[")):
         raise ValueError(f"{text!r} is not an address like host:port")
     return host(before), port(after)

@@ -1,10 +1,14 @@
-"""Bodies of answers, as far as they may go: any writer of a store can make them as long as it likes.
+"""Bodies, as far as they may go: who sends them, as any writer of a store, can make them as long as it likes.
 
 whole(pieces, most_bytes)      all of it
 lines(pieces, most_bytes)      one after the other, none longer than that
+parsed(text)                   its JSON
 """
 
 from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
 
 
 class TooLong(Exception):
@@ -40,3 +44,11 @@ async def lines(pieces: AsyncIterator[bytes], most_bytes: int) -> AsyncIterator[
                 raise TooLong(f"an event has more than {most_bytes} bytes")
             if line:
                 yield bytes(line)
+
+
+def parsed(text: bytes) -> Any:
+    """Raises ValueError."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None

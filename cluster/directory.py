@@ -11,7 +11,7 @@
     Joined   an entry is new or says something else
     Left     an entry is gone
     Refused  an entry is there and cannot be used
-    Lost     the store does not answer: what was told so far may be out of date
+    Lost     the store does not answer: what is known so far may be out of date
     Resumed  it answers again; what was missed follows, as single events or as a Listed
 
 Lost is emitted once for each loss; Listed or Resumed ends it. A store that cannot be reached

@@ -234,7 +234,7 @@ def _kv(said: dict[str, Any]) -> str:
 def _count(said: dict[str, Any], name: str, least: int) -> int:
     """The least one if nothing is said."""
     found = said.get(name, least)
-    # bool is an int to Python, and no number to anybody else.
+    # bool is an int to Python, and no number in JSON.
     if type(found) is not int or not least <= found <= HIGHEST_COUNT:
         raise BadMember(f"{name!r} is not a whole number from {least} to {HIGHEST_COUNT}")
     return found

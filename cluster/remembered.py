@@ -9,7 +9,6 @@ reader finds the old list or the new one, and never half of one.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,16 +44,7 @@ def write(path: Path, members: Mapping[str, Member], now: float) -> None:
     """Readable for us alone: it says where engines are. Raises OSError."""
     entries = {key: json.loads(member.value()) for key, member in members.items()}
     data = json.dumps({"version": VERSION, "at": now, "entries": entries}).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes may write at once, each its own.
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
-    beside.unlink(missing_ok=True)
-    # Never what is there already, which in a folder that others write may be a fifo or a link.
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    regular.replace(path, data)
 
 
 def read(path: Path, now: float) -> Remembered | None:

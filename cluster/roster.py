@@ -58,10 +58,6 @@ class Roster:
         return {key: member for key, member in self._members.items() if member.takes_calls}
 
     @property
-    def doubted(self) -> int:
-        return len(self._doubted)
-
-    @property
     def next_change(self) -> float | None:
         """Time at which `expire` has something to do."""
         return min(self._doubted.values(), default=None)

@@ -241,9 +241,16 @@ class Connector(ABC):
         """The pages of a kept request shall go (lease over, aborted): refuse its readers.
 
         True if a reader is in the middle of them: they stay until the connector calls
-        `release`. Also called when a request that was planned as Keep ends before `kept`.
-        Comes before the pages are used again; not after a `release`.
+        `release`. Also called when a request that was planned as Keep ends before `kept`, and
+        when `kept` raises. Comes before the pages are used again; not after a `release`.
         """
+
+    def break_off(self, request_id: str) -> None:
+        """These pages, of which `dropped` has said that a reader is in the middle, are needed now: the engine waits.
+
+        Give up what is moving there, where that can be: `release` comes the sooner.
+        """
+        return
 
     def written(
         self, answer: dict[str, Any], params: Mapping[str, Any] | None, prompt: Sequence[int]

@@ -284,7 +284,7 @@ class EngineCore:
         self._end()
 
     def _end(self) -> None:
-        """Answers everybody, also those who came while we stopped."""
+        """Answer all requests, also those that came while the core stopped."""
         self._obey_at_the_end()
         self._paused, postponed, self._postponed = False, self._postponed, {}
         for submit in postponed.values():

@@ -101,6 +101,9 @@ class Hooks:
         _guarded(drop, request_id)
         return in_use
 
+    def break_off(self, request_id: str) -> None:
+        _guarded(lambda: self._there.break_off(request_id), request_id)
+
     @property
     def failed_load_is_abort(self) -> bool:
         return self._there.load_failure == "abort"

@@ -90,7 +90,12 @@ class StepChunk:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """What to do now: compute the chunks, and start the loads of these jobs."""
+    """What to do now: compute the chunks, and start the loads of these jobs.
+
+    Attributes:
+        out_of_pages: There were too few for a job.
+    """
 
     chunks: list[StepChunk]
     loads: list[Job]
+    out_of_pages: bool = False

@@ -59,6 +59,8 @@ class RetainedPages:
     def __init__(self) -> None:
         self.leases = Leases()
         self._lingering: dict[str, list[int]] = {}
+        self._undisturbed: set[str] = set()
+        """Of those: whose readers may take their time."""
         self._stranded: dict[str, list[int]] = {}
 
     @property
@@ -70,7 +72,14 @@ class RetainedPages:
         self.leases.hold(lease)
 
     def linger(self, request_id: str, blocks: list[int]) -> None:
-        self._lingering[request_id] = blocks
+        # What was preempted may be computed anew, and dropped again, before its reader is done.
+        self._lingering.setdefault(request_id, []).extend(blocks)
+        self._undisturbed.add(request_id)
+
+    def take_undisturbed(self) -> set[str]:
+        """Requests whose pages linger, and whose readers are to end now."""
+        taken, self._undisturbed = self._undisturbed, set()
+        return taken
 
     def strand(self, request_id: str, blocks: list[int]) -> None:
         self._stranded[request_id] = blocks
@@ -78,6 +87,7 @@ class RetainedPages:
     def read(self, request_id: str) -> list[int]:
         """What the reader of this request is done with; nothing if it had nothing."""
         if (blocks := self._lingering.pop(request_id, None)) is not None:
+            self._undisturbed.discard(request_id)
             return blocks
         lease = self.leases.release(request_id)
         return [] if lease is None else lease.blocks

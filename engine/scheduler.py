@@ -46,6 +46,7 @@ class StepScheduler:
         self.running: list[Job] = []
         self.preemptions = 0
         self._added = 0
+        self._out_of_pages = False
         self.evicted: list[tuple[Job, list[int]]] = []
         """Pinned jobs that had to go, and the pages they had: the caller's to `drop`."""
 
@@ -63,12 +64,13 @@ class StepScheduler:
 
     def step(self, handing_over: int = 0) -> EngineStep:
         """`handing_over`: jobs that are over, and whose pages are still to be read by a peer."""
+        self._out_of_pages = False
         chunks = self._continue_running()
         loads = self._start_loads(handing_over)
         if len(chunks) == len(self.running):
             # Running jobs have their chunks; so there may be budget for others.
             self._admit(chunks, handing_over)
-        return EngineStep(list(chunks.values()), loads)
+        return EngineStep(list(chunks.values()), loads, self._out_of_pages)
 
     def guessing(self, chunk: StepChunk, guesses: Sequence[int], left: int) -> StepChunk:
         """Return the chunk with as many guesses as the step has tokens `left` and pages are free; no job gives any up."""
@@ -269,6 +271,7 @@ class StepScheduler:
             after = job.blocks[-1] if job.blocks else None
             job.blocks += self._pool.allocator.take(needed, after)
         except OutOfBlocks:
+            self._out_of_pages = True
             return False
         return True
 

@@ -18,6 +18,7 @@ import uvicorn
 import uvloop
 
 from pdgate.cluster import secret
+from pdgate.cluster.address import joined
 from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.announcing import announcement, dialled
 from pdgate.engine.api import app
@@ -244,11 +245,7 @@ def _ready_line(
     settings: EngineSettings, listening: socket.socket, connector: Connector | None
 ) -> str:
     line = (
-        f"pdgate engine ready http://{_address(settings.host, listening.getsockname()[1])} "
+        f"pdgate engine ready http://{joined(settings.host, listening.getsockname()[1])} "
         f"role={settings.role} protocol={settings.protocol}"
     )
-    return line if connector is None else f"{line} kv={_address(*connector.kv_address)}"
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return line if connector is None else f"{line} kv={joined(*connector.kv_address)}"

@@ -282,7 +282,10 @@ class Work:
 
     def step(self) -> Done:
         step = self._scheduler.step(self._retained.handing_over)
-        self._give_up_evicted()
+        self._drop_evicted()
+        if step.out_of_pages:
+            for request_id in self._retained.take_undisturbed():
+                self.hooks.break_off(request_id)
         for job in step.loads:
             self._start(self._live[job.id])
         if not step.chunks:
@@ -298,9 +301,7 @@ class Work:
         chunks = self._with_guesses(step.chunks) if self._options.speculate else step.chunks
         spans = [span(chunk) for chunk in chunks]
         kept = [chunk for chunk in chunks if self._live[chunk.job.id].keep is not None]
-        computed = self._model.decoder.forward_with_states(
-            spans, self._memory, self.hooks.watch(kept)
-        )
+        computed = self._model.decoder.forward(spans, self._memory, self.hooks.watch(kept))
         for chunk, (logits, states) in zip(chunks, computed, strict=True):
             self._computed(chunk, logits, states)
         self.stats.steps += 1
@@ -351,7 +352,7 @@ class Work:
         del self._live[live.job.id]
         self._outbox.fail_load(live.job.id, error, as_abort=self.hooks.failed_load_is_abort)
 
-    def _give_up_evicted(self) -> None:
+    def _drop_evicted(self) -> None:
         evicted, self._scheduler.evicted = self._scheduler.evicted, []
         for job, blocks in evicted:
             self._drop(job.id, blocks, "preempted: the prefill engine ran out of pages")
@@ -444,7 +445,9 @@ class Work:
             try:
                 params = self._kept(live, live.keep, blocks, output)
             except HookFailed as error:
-                self.release(job.id)
+                # Its reader may have been told of them before it failed.
+                if lease := self._retained.leases.release(job.id):
+                    self._drop(job.id, lease.blocks, "it could not be offered")
                 self._outbox.refuse(job.id, str(error))
                 return
         self._outbox.finish(live, output, params)

@@ -314,6 +314,16 @@ class Reserved(Protocol):
     def unread_tokens(self) -> int:
         """Tokens of the prompt that the engine has still to compute."""
 
+    @property
+    def reading_seconds(self) -> float:
+        """Seconds that were expected for what the engine had to read when it was reserved."""
+
+    def presume_read(self) -> None:
+        """Count the prompt as read, as that time is over and nothing shows it; nothing is learnt."""
+
+    def presume_end(self) -> None:
+        """End where the engine reads and no more, for the same reason; `withdraw` may follow."""
+
     def drop_unread(self) -> None:
         """Drop what will not be computed, as the call gives way."""
 
@@ -325,6 +335,9 @@ class Reserved(Protocol):
 
     def read(self, seconds: float) -> None:
         """`has_read`, and the end: it was to read the prompt, and no more."""
+
+    def was_read(self) -> None:
+        """Note that the prompt has been read, as the answer shows; nothing shows when."""
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
         """Note how long taking over prefill's KV took; return the same."""
@@ -366,6 +379,7 @@ class Engines(Protocol):
         alone: bool = False,
         reads: bool | None = None,
         among: Collection[str] = (),
+        with_room: bool = False,
     ) -> Reserved:
         """An instance of the role that is not in `avoid` and speaks the peer's protocol.
 
@@ -373,7 +387,8 @@ class Engines(Protocol):
 
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
-        `among`: one of these, if any of them is left; empty for no matter which.
+        `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
+        `with_room`: none will do in which the call has no room, where it has some in one of those in `avoid`.
         Raises NoInstance, UnknownModel, BadRequest.
         """
 
@@ -386,8 +401,8 @@ class Engines(Protocol):
     def has(self, role: Role, call: Call) -> bool:
         """Whether an instance of the role has the call's model, in whatever state it is."""
 
-    def decide(self, call: Call, prefill: Instance, *, prefill_can_answer: bool) -> Decision:
-        """Whether a call, for which `prefill` is reserved, is worth splitting now."""
+    def decide(self, call: Call, prefill: Reserved, *, prefill_can_answer: bool) -> Decision:
+        """Whether a call, for which this engine is reserved, is worth splitting now."""
 
     def report(self, instance: Instance, error: GatewayError) -> None:
         """How a leg to the instance failed; a cancelled one is not reported."""

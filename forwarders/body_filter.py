@@ -17,6 +17,7 @@ from pdgate.protocols.errors import GatewayError
 from pdgate.scheduling.watch import StreamWatch
 
 EVENT_END: Final = b"\n\n"
+CRLF_END: Final = b"\n\r\n"
 
 
 class BodyFilter:
@@ -80,5 +81,5 @@ class WatchedBody(BodyFilter):
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         # Several steps, if the gateway was too busy to read after each.
-        self._watch.pieces(chunk.count(EVENT_END) or 1, self._clock())
+        self._watch.pieces(chunk.count(EVENT_END) or chunk.count(CRLF_END) or 1, self._clock())
         self.client.data(chunk, framed)

@@ -52,12 +52,12 @@ class EncodeStage:
 
     def wants(self, call: Call) -> bool:
         """Whether it may have media that an engine is there for; long ones are looked through later."""
-        may = _is_long(call) or media.may_have_media(call)
+        may = is_long(call) or media.may_have_media(call)
         return may and self._engines.has(ENCODE, call)
 
     async def encoded(self, call: Call, record: Record) -> Call:
         """The call with what encode engines said of its media. Raises GatewayError."""
-        if _is_long(call):
+        if is_long(call):
             items = await asyncio.to_thread(_looked_for, call)
         else:
             items = media.items_of(call)
@@ -143,7 +143,8 @@ class EncodeStage:
             self._last.popitem(last=False)
 
 
-def _is_long(call: Call) -> bool:
+def is_long(call: Call) -> bool:
+    """Whether what may have media is to be looked through in a thread."""
     said = media.held_in(call)
     return said is not None and len(said) > ASIDE_BYTES
 

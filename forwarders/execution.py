@@ -10,7 +10,7 @@ so they end with the attempt, and with the client, in whatever way it leaves.
 
 The legs of an attempt, in the order of its protocol:
 
-    media         encode first, whatever comes then (encoding.py)
+    media         encoded before the call's turn, and again after a failure, whatever comes then (encoding.py)
     one engine    answer
     hand off      ask prefill, then answer by decode
     staged        the same, and decode is chosen when prefill has answered
@@ -48,7 +48,14 @@ from pdgate.forwarders.merged import Merging
 from pdgate.forwarders.other_apis import named
 from pdgate.forwarders.pausing import Pausing
 from pdgate.forwarders.read_back import ChatTurn, KvReadBack, TurnStore
-from pdgate.forwarders.record import DISAGGREGATED, Deliver, LegRecord, Record, Trace
+from pdgate.forwarders.record import (
+    DISAGGREGATED,
+    PREFILL_ONLY,
+    Deliver,
+    LegRecord,
+    Record,
+    Trace,
+)
 from pdgate.forwarders.releases import Releases
 from pdgate.forwarders.resuming.gathered import GatheringRoom
 from pdgate.forwarders.resuming.resume import Resuming
@@ -59,12 +66,14 @@ from pdgate.forwarders.retry import (
     GiveUp,
     RetryPolicy,
     RetryState,
+    may_be_over_kv,
     noted,
     step,
 )
 from pdgate.forwarders.route import Route, Way
 from pdgate.forwarders.routing import Router
 from pdgate.forwarders.token_ids import LONG_TOKENS, asking, handed_on, may_have_ids
+from pdgate.forwarders.unseen import UnseenReads, comes_whole
 from pdgate.protocols import named_events, openai, request_id
 from pdgate.protocols.call import Call, Json
 from pdgate.protocols.errors import (
@@ -102,7 +111,9 @@ class Execution:
         early_first_token: Whether a stream is committed on prefill's token, where that is safe.
         differing: Routes and models of which decode's first token was another one; theirs are not, any more.
         room: Memory for answers that are put together of streams; None for as much as they take.
-        accused: Engines that were excused over a call, and on which no leg has ended well since.
+        unseen: Prompts of answers that come whole.
+        accused: Engines that were excused over a call, and on which no leg has ended well since; whether only
+            one of a hand-over counts.
     """
 
     def __init__(
@@ -133,7 +144,8 @@ class Execution:
         self.read_back_is(read_back)
         self.told_ids: Callable[[Call, Json], None] | None = None
         self.room: GatheringRoom | None = None
-        self.accused: set[str] = set()
+        self.unseen = UnseenReads()
+        self.accused: dict[str, bool] = {}
         self.max_resumes = max_resumes
         self.early_first_token = early_first_token
         self.differing: set[tuple[str, str | None]] = set()
@@ -153,8 +165,12 @@ class Execution:
         state: RetryState = FRESH,
         pausing: Pausing | None = None,
     ) -> None:
-        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see."""
-        resuming = None
+        """`pausing`: of a call that may give way to others. Raises the GatewayError that the client is to see.
+
+        Engines are reserved at once, so the call's media have been encoded.
+        """
+        resuming, failed = None, False
+        record.attempts = 1
         if self.max_resumes or pausing is not None:
             most = self.max_resumes or self.router.policy.max_attempts
             resuming = Resuming.of(
@@ -163,12 +179,12 @@ class Execution:
             if resuming is not None:
                 call, deliver = resuming.call, resuming.deliver
         while True:
-            record.attempts += 1
             paused = False
             attempt: Attempt | None = None
             try:
                 encoding = self.encoding
-                if encoding is not None and encoding.wants(call):
+                if failed and encoding is not None and encoding.wants(call):
+                    # As it is not known whether the engine still has it.
                     call = await encoding.encoded(call, record)
                 route = self.router.route(call, state)
                 record.path, record.protocol, record.mode = route.path, route.protocol, route.mode
@@ -208,6 +224,8 @@ class Execution:
             if paused and pausing is not None and resuming is not None:
                 call = resuming.later(record)
                 await pausing.wait()
+            failed = not paused
+            record.attempts += 1
             call = record.call = call.retried(request_id.attempt(call.id))
             if resuming is not None:
                 record.call = resuming.as_asked(call)
@@ -218,34 +236,53 @@ class Execution:
         """The call and the state of the next attempt. Raises what the client gets if none follows."""
         call, record = failed.call, failed.record
         committed = record.committed is not None
-        why_not = None
+        why_not, policy = None, self.router.policy
+        left = policy.max_attempts - (record.attempts - len(record.pauses))
+        over_kv = may_be_over_kv(error, failed.prefill) and not record.is_answering
         if resuming is not None:
             committed = resuming.has_begun(record)
             if committed:
-                why_not = record.not_resumed = resuming.why_not(error, failed.prefill)
-                if why_not and resuming.begins_anew():
+                # An engine may do better without the hand-over, and is asked next.
+                untold = (
+                    over_kv
+                    and not (isinstance(error, EngineFailed) and error.broke_off)
+                    and policy.decode_stands_in
+                    and failed.route.way.decode_can_prefill
+                    and not failed.state.without_prefill
+                )
+                why_not = record.not_resumed = resuming.why_not(error, failed.prefill, untold)
+                if not why_not:
+                    left = resuming.left
+                elif resuming.begins_anew():
                     call, committed, why_not = resuming.call, False, None
-        # That it gave way is no failure, and its pauses are not its time.
+        # That it gave way is no failure; and neither its pauses nor its wait for room are time that engines took.
+        waited = record.paused_seconds + (record.queued_seconds or 0.0)
         failure = Failure(
             error,
             call,
             failed.prefill,
-            record.attempts - len(record.pauses),
-            record.clock() - record.started - record.paused_seconds,
+            failed.route.path == DISAGGREGATED,
+            over_kv,
+            failed.route.way.decode_can_prefill,
+            left,
+            record.clock() - record.started - waited,
             committed,
             why_not,
         )
-        found = step(self.router.policy, self.accused, failed.state, failure)
+        found = step(policy, self.accused, failed.state, failure)
         if isinstance(found, GiveUp):
             if found.excused:
-                self.accused.update(found.excused)
+                self.accused.update(dict.fromkeys(found.excused, found.at_hand_over))
                 self.engines.excuse(found.excused)
             if committed and resuming is not None:
                 raise resuming.cause or found.error
             raise found.error
+        if isinstance(error, KvExpired) and failed.kv is not None:
+            word = request_id.attempt(call.id)
+            call = failed.kv.apart(call, word)
+            if resuming is not None:
+                resuming.asks_apart(failed.kv, word)
         if isinstance(found, Again):
-            if isinstance(error, KvExpired) and failed.kv is not None:
-                call = failed.kv.apart(call, request_id.attempt(call.id))
             return call, found.state
         assert resuming is not None
         return resuming.rest(), found.state
@@ -257,6 +294,11 @@ class Execution:
         self.joins.gone(instance_id)
         if self.read_back is not None:
             self.read_back.forget(instance_id)
+
+    def left(self, instance_id: str) -> None:
+        """It is none of the fleet any more, and what comes by its name later is another one."""
+        self.accused.pop(instance_id, None)
+        self.ledger.left(instance_id)
 
     def failed(self, instance: Instance, error: GatewayError) -> None:
         """A leg there ended with this."""
@@ -302,7 +344,7 @@ class Attempt:
         answering: The same of the engine whose answer is the client's, where it was chosen before.
         prefill: The id of the engine chosen to read the prompt for decode; empty for none.
         kv: The KV that prefill keeps for decode; None where none is kept.
-        keeps: Prefill may keep KV until it is told that it need not.
+        keeps: Prefill may keep KV until the gateway releases it.
     """
 
     __slots__ = (
@@ -349,6 +391,9 @@ class Attempt:
         if leg is not None:
             one = prefill if answering is None else answering
             assert one is not None
+            # One token is there when the prompt has been read.
+            if comes_whole(self.call) and route.path != PREFILL_ONLY:
+                self._execution.unseen.expect(one.reading_seconds, one.presume_read)
             return self._answer(leg, route.role, one)
         way = route.way
         if prefill is not None and way.hand_off is not None:
@@ -383,7 +428,7 @@ class Attempt:
                     self._release(error, taken)
 
     def _release(self, error: BaseException | None, taken: bool) -> None:
-        """Prefill is told that it need not keep the KV, unless decode has done that.
+        """Release the KV at prefill, unless decode has done that.
 
         `taken`: decode has begun to answer.
         """
@@ -459,6 +504,8 @@ class Attempt:
                 # It was prefill's answer that was of no use.
                 error.at = error.at or engine.id
                 raise
+            if execution.accused:
+                execution.accused.pop(engine.id, None)
             if self.keeps:
                 self._asked = leg
             try:
@@ -521,12 +568,20 @@ class Attempt:
             return decode.has_loaded(0.0)
 
         leg = forwarder.leg(self.call, prefill.instance, decode.instance)
+        whole = comes_whole(self.call)
+        if whole:
+            self._execution.unseen.expect(prefill.reading_seconds, prefill.presume_end)
         await self._answer(leg, DECODE, decode, begun=begun)
+        if whole:
+            prefill.was_read()
 
     async def _watch_prefill(self, leg: Leg, reserved: Reserved) -> Json:
         """Prefill's reply. Its failure ends decode's leg, unless decode answers already."""
         try:
-            return await self._ask_prefill(leg, reserved)
+            reply = await self._ask_prefill(leg, reserved)
+            if self._execution.accused:
+                self._execution.accused.pop(leg.to.id, None)
+            return reply
         except GatewayError:
             if not self.record.is_answering:
                 raise
@@ -564,8 +619,6 @@ class Attempt:
             raise
         # `LegRecord.end`, of one that ended well.
         noted.ended, noted.outcome = now, "ok"
-        if execution.accused:
-            execution.accused.discard(leg.to.id)
         prefill.worked()
         prefill.read(now - noted.started)
         self.reading = None
@@ -644,8 +697,9 @@ class Attempt:
             self._failed(noted, error)
             raise
         noted.ended, noted.outcome = clock(), "ok"
-        if execution.accused:
-            execution.accused.discard(leg.to.id)
+        accused = execution.accused
+        if accused and (split or not accused.get(leg.to.id)):
+            accused.pop(leg.to.id, None)
         by.worked()
         by.end()
         self.answering = None

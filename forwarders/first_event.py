@@ -6,6 +6,7 @@ from pdgate.protocols.apis import RESPONSES, Api, Kind, Shape
 from pdgate.protocols.call import Call, Raw
 from pdgate.protocols.endings import choices_of, outputs_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp
+from pdgate.protocols.fields import is_true
 from pdgate.protocols.sampling import sampling_of
 
 HELD_BYTES = 128 << 10
@@ -78,7 +79,7 @@ async def _good_start(answer: Answer, leg: Leg, call: Call, api: Api) -> Raw | N
             return native.raise_unless_whole(first, at=leg.to.id, outputs=outputs_of(call))
         if _has_choices(call):
             return _whole(first, leg, call)
-        later = call.path == RESPONSES and bool(call.value("background"))
+        later = call.path == RESPONSES and is_true(call.value("background"))
         named_events.raise_unless_whole(call.path, first, at=leg.to.id, later=later)
     elif not streams and _is_text(answer):
         if len(first) <= HELD_BYTES:

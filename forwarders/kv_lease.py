@@ -88,8 +88,6 @@ class KvState(Enum):
     LOST = "lost"
 
 
-OVER = frozenset({KvState.RELEASED, KvState.LOST})
-
 # For what is done with every call (protocols/members.py).
 _PREFILLING: Final = KvState.PREFILLING
 _HELD: Final = KvState.HELD
@@ -132,6 +130,11 @@ class KvLedger:
         if any(at == instance for _, at in self._until):
             self._until = [entry for entry in self._until if entry[1] != instance]
             heapify(self._until)
+
+    def left(self, instance: str) -> None:
+        """Forget an engine that the fleet has no more, but for the leases that run there."""
+        self.strandings.pop(instance, None)
+        self._for_ever.pop(instance, None)
 
     def stranded(self) -> Mapping[str, int]:
         """Instance -> prompts whose KV it still keeps for no engine, at most."""

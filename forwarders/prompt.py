@@ -10,8 +10,8 @@ import msgspec
 from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.call import COMPLETIONS, TOO_DEEP, Call, Json
 from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.fields import first_in_list, is_nothing
 
-_BEGIN_BYTES: Final = 64
 _one: Final = msgspec.json.Decoder(tuple[msgspec.Raw])
 """Ends where a second one begins."""
 
@@ -32,26 +32,30 @@ _OF_RESPONSES: Final = (
 
 
 def several_prompts(call: Call) -> bool:
-    """A list of strings or of token lists; one list of token ids is one prompt.
+    """A list of strings or of token lists; one list of token ids is one prompt. Embeddings are more of them.
 
     Raises BadRequest.
+
+    Source: vLLM 0.32.0, renderers/online_renderer.py (preprocess_completion).
     """
     if call.path != COMPLETIONS:
         return False
     prompt = call.body.get("prompt")
+    embeds = call.body.get("prompt_embeds")
+    if embeds is not None and not is_nothing(embeds):
+        if not is_nothing(prompt):
+            return True
+        prompt = embeds
     if prompt is None:
         return False
-    begin = bytes(memoryview(prompt)[:_BEGIN_BYTES])
-    if begin[:1] != b"[":
-        return False
     # One list of token ids may be megabytes, and so may one text.
-    inside = begin[1:].lstrip()
-    if inside[:1].isdigit() or inside[:1] == b"-":
+    first = first_in_list(prompt)
+    if not first or first.isdigit() or first == b"-":
         return False
     try:
         _one.decode(prompt)
     except msgspec.DecodeError:
-        return inside[:1] != b"]"
+        return first != b"]"
     except RecursionError:
         raise BadRequest(TOO_DEEP) from None
     return False

@@ -28,7 +28,7 @@ import msgspec
 
 from pdgate.forwarders.base import Leg, Upstream
 from pdgate.forwarders.token_ids import ASK, FIELD, is_text_alone
-from pdgate.protocols import tokenize
+from pdgate.protocols import sse, tokenize
 from pdgate.protocols.call import CHAT, Call, Json, Raw, encode, parse_object
 from pdgate.protocols.dialects import nixl
 from pdgate.protocols.errors import BadRequest, GatewayError
@@ -117,10 +117,10 @@ class ChatTurn:
             # No stream.
             self._read(piece)
             return
-        *events, self._half = (self._half + piece).split(b"\n\n")
+        events, self._half = sse.cut_events(self._half + piece)
         for event in events:
             if _NAME in event:
-                self._read(event.removeprefix(b"data:").strip())
+                self._read(sse.payload(event))
 
     def _read(self, document: bytes) -> None:
         try:
@@ -260,7 +260,7 @@ class KvReadBack:
         return same
 
     def _drop(self, key: bytes) -> bool:
-        """Whether it was there, for any worker, and nobody else has taken it."""
+        """Whether it was there, for any worker, and no other call has taken it."""
         kept = self.turns.pop(key, None)
         if kept is not None:
             self.held_bytes -= len(kept.said)

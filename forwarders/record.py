@@ -22,7 +22,7 @@ DISAGGREGATED, LOCAL, PREFILL_ONLY, PLAIN = "disaggregated", "local", "prefill_o
 DECODE_ONLY = "decode_only"
 
 STAGES: Final = (
-    "queue", "encode", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
+    "encode", "queue", "choose_prefill", "prefill", "choose_decode", "kv_wait", "decode_first_byte", "decode",
 )  # fmt: skip
 """Of a call, in the order of time."""
 
@@ -200,6 +200,15 @@ class Record:
         return decision.reason if decision and decision.taken is Taken.LOCAL else ""
 
     @property
+    def joined_line(self) -> float:
+        """When it began to wait for its turn: when it came, or its media had been encoded."""
+        joined = self.started
+        for leg in self.legs:
+            if leg.attempt == 1 and leg.role is ENCODE and leg.ended is not None:
+                joined = max(joined, leg.ended)
+        return joined
+
+    @property
     def let_in_again(self) -> float:
         """When it was, after it had given way; 0 for a call that did not."""
         return self.pauses[-1][1] if self.pauses else 0.0
@@ -328,12 +337,13 @@ def times_of(
 
     kv_wait, of split calls: from prefill's end to decode's first byte, the choice of decode
     included where that comes between the two. `again`: when it was let in after it had given way.
+    The media of the first attempt are encoded before the queue.
     """
     began = max(again, started if queued is None else started + queued)
     prefill: LegRecord | None = None
     answer: LegRecord | None = None
     encoded: float | None = None
-    media_asked = inf
+    media_asked, encoded_until = inf, 0.0
     for leg in legs:
         if leg.attempt != attempt:
             began = max(began, leg.ended or 0.0)
@@ -341,12 +351,15 @@ def times_of(
             # Media are asked for together, before anything else is chosen.
             media_asked = min(media_asked, leg.started)
             if leg.ended is not None:
-                began = max(began, leg.ended)
-                encoded = began - media_asked
+                encoded_until = max(encoded_until, leg.ended)
+                encoded = encoded_until - media_asked
         elif leg.role is not PREFILL:
             answer = leg
         elif prefill is None:
             prefill = leg
+    if encoded is not None:
+        waits = queued if attempt == 1 and queued is not None else 0.0
+        began = max(began, encoded_until + waits)
     chosen = took = read = chosen_decode = waited = first = answered = None
     if prefill is not None:
         sent = prefill.started
@@ -366,7 +379,7 @@ def times_of(
                 waited = begun - read if begun > read else 0.0
             if answer.outcome == "ok" and answer.ended is not None:
                 answered = answer.ended - begun
-    return queued, encoded, chosen, took, chosen_decode, waited, first, answered
+    return encoded, queued, chosen, took, chosen_decode, waited, first, answered
 
 
 def _decision_json(decision: Decision) -> dict[str, Any]:

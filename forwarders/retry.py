@@ -8,18 +8,18 @@ execution.py runs the attempts and does what the step says; routing.py reads the
 
 An engine that refused, or was too slow, is given up for this call. One that failed may have
 stumbled over its peer, so where no other is left it gets a second chance, and one more without
-a peer. A call on which two engines fail in the same way would fail on a third one as well, or end it:
-the call is at fault, not the engines, unless both were accused so before, over another call, and no leg
-has ended well there since. So an outage costs one call and not all of them.
+a peer. A call on which two engines fail in the same way would fail on others as well, or end them:
+the call is at fault, not the engines, unless all were accused so before, over another call, and no leg
+has ended well there since. So an outage costs one call and not all of them. Where the hand-over may be
+why, as prefill failed, or decode over KV, a decode engine that reads the prompt itself tells: only if it
+fails in that way, too, it is the call. Engines that break off may be gone, so of these two are enough.
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pdgate.forwarders.choices import OnPrefillFailure
-from pdgate.protocols.apis import Kind
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     CallBreaksEngines,
@@ -64,12 +64,13 @@ class RetryState:
 
     Attributes:
         failures: Engine -> how often it failed; CHANCES at least for one that is given up.
-        unfit: Engines that failed with no peer involved, refused, or were too slow.
-        broken: The two engines that failed in the same way, and not over the same peer.
+        unfit: Engines that failed with no peer involved, broke off before they had read for one, refused, or
+            were too slow.
+        broken: The engines that failed in the same way, and not over the same peer.
         first_cause: The first failure, which the client gets where no engine is left.
         without_prefill: A decode engine is to read the prompt itself, if one can.
         waited: For an engine that was frozen, so it goes only where legs have ended well lately, if it can choose.
-        messages: Of failures -> the engine, and the prefill engine whose KV it used.
+        messages: Of failures -> engines, each with the prefill engine whose KV it used.
     """
 
     failures: Mapping[str, int]
@@ -78,7 +79,7 @@ class RetryState:
     first_cause: GatewayError | None
     without_prefill: bool
     waited: bool
-    messages: Mapping[str, tuple[str, str]]
+    messages: Mapping[str, tuple[tuple[str, str], ...]]
 
     @property
     def failed(self) -> set[str]:
@@ -99,7 +100,10 @@ class Failure:
 
     Attributes:
         prefill: The id of the engine that was to read the prompt for decode; empty for none.
-        attempts: So far, this one included.
+        hands_over: The attempt's prompt was to be read by one engine for another.
+        over_kv: It may be decode's, over the KV that it was to fetch.
+        decode_reads: Decode engines of that protocol can read a prompt themselves.
+        left: Attempts that may follow.
         seconds: Since the call came.
         committed: The client has a part of the answer.
         why_not_resumed: What keeps another engine from going on with the stream; empty for nothing, None
@@ -109,7 +113,10 @@ class Failure:
     error: GatewayError
     call: Call
     prefill: str
-    attempts: int
+    hands_over: bool
+    over_kv: bool
+    decode_reads: bool
+    left: int
     seconds: float
     committed: bool
     why_not_resumed: str | None = None
@@ -130,49 +137,72 @@ class GiveUp:
     """
     Attributes:
         excused: Engines whose latest failures were the call's fault.
+        at_hand_over: They were prefill's, or decode's over KV, of which a leg without says nothing.
     """
 
     error: GatewayError
     excused: tuple[str, ...] = ()
+    at_hand_over: bool = False
 
 
 def step(
-    policy: RetryPolicy, accused: AbstractSet[str], state: RetryState, failure: Failure
+    policy: RetryPolicy, accused: Mapping[str, bool], state: RetryState, failure: Failure
 ) -> Again | Resume | GiveUp:
-    """`accused`: engines that were excused over an earlier call, without a success since."""
+    """`accused`: engines that were excused over an earlier call, without a success since -> whether at a hand-over."""
     error, prefill = failure.error, failure.prefill
-    if failure.committed and failure.why_not_resumed == "":
-        return Resume(noted(state, error, prefill))
+    resumes = failure.committed and failure.why_not_resumed == ""
     is_prefills = bool(error.at) and error.at == prefill
-    over = (
+    over = not resumes and (
         failure.committed
-        or failure.attempts >= policy.max_attempts
         or not error.worth_retrying
         or not (error.at or isinstance(error, KvExpired))
-        or failure.seconds >= policy.seconds
         or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.FAIL)
-        or not _may_be_repeated(failure.call, error)
+        or not (failure.call.may_be_repeated or isinstance(error, EngineRefused))
     )
     if over:
         return GiveUp(error)
-    over_kv = bool(prefill) and not is_prefills and _may_be_over_kv(error)
-    now = is_prefills and policy.on_prefill_failure is OnPrefillFailure.RECOMPUTE
-    last = failure.attempts + 1 == policy.max_attempts and policy.decode_stands_in
-    state = noted(state, error, "" if is_prefills else prefill)
+    over_kv, before = failure.over_kv, state
+    ended = isinstance(error, EngineFailed) and error.broke_off
+    alone_may_do = (is_prefills or over_kv) and not ended
+    at_hand_over = alone_may_do and failure.hands_over
+    state = noted(state, error, "" if is_prefills else prefill, at_hand_over)
+    alike, broken = state.broken is not before.broken, state.broken
+    # What an attempt without a hand-over would tell of a call on which two engines have failed.
+    untold = failure.decode_reads and not before.without_prefill and (alone_may_do or resumes)
+    without_prefill = (
+        (is_prefills or over_kv)
+        and policy.decode_stands_in
+        and (
+            failure.left == 1
+            or (is_prefills and policy.on_prefill_failure is OnPrefillFailure.RECOMPUTE)
+            or (alike and untold)
+            # No other decode engine is left, and this one would be given up.
+            or (over_kv and not ended and error.at in before.failures)
+            # One engine has failed there already.
+            or (resumes and over_kv)
+        )
+    )
     state = replace(
         state,
         failures=_with(state.failures, prefill, 1) if over_kv else state.failures,
-        without_prefill=now or (last and (is_prefills or over_kv)),
+        without_prefill=before.without_prefill or without_prefill,
     )
-    broken = state.broken
-    if broken and not accused >= set(broken):
+    if resumes:
+        return Resume(state)
+    # What fails alone as well is not what they were accused of at a hand-over, and answers alone do not clear.
+    known = all(one in accused and (at_hand_over or not accused[one]) for one in broken)
+    if alike and not (without_prefill and untold) and not known:
         message = f"two engines failed on this call in the same way ({error}), so no other is tried"
-        return GiveUp(CallBreaksEngines(message), excused=broken)
+        return GiveUp(CallBreaksEngines(message), broken, at_hand_over)
+    if failure.left <= 0 or failure.seconds >= policy.seconds:
+        return GiveUp(error)
     return Again(state)
 
 
-def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetryState:
-    """The state with one failure more. `prefill`: whose KV was used, if decode failed."""
+def noted(
+    state: RetryState, error: GatewayError, prefill: str = "", at_hand_over: bool = False
+) -> RetryState:
+    """The state with one failure more. `prefill`: whose KV was used, if decode failed; `at_hand_over`: that may be why."""
     first_cause, at = state.first_cause or error, error.at
     if not at:
         return replace(state, first_cause=first_cause)
@@ -181,15 +211,19 @@ def noted(state: RetryState, error: GatewayError, prefill: str = "") -> RetrySta
     messages, broken = state.messages, state.broken
     # Its subclasses are about the engine's own state: busy, slow, shutting down.
     if type(error) is EngineFailed:
-        before = messages.get(str(error))
-        if before is None:
-            messages = {**messages, str(error): (at, prefill)}
+        said = str(error)
+        before = messages.get(said, ())
+        messages = {**messages, said: (*before, (at, prefill))}
+        if not prefill and (as_prefill := said.replace("decode", "prefill")) != said:
+            # Without a peer decode does what prefill did.
+            before = (*before, *messages.get(as_prefill, ()))
         # Two decode engines that fail over one prefill engine may both mean that one.
-        elif before[0] != at and not (prefill and prefill == before[1]):
-            broken = (before[0], at)
+        others = [one for one, its in before if one != at and not (prefill and prefill == its)]
+        if others:
+            broken = (*dict.fromkeys(others), at)
     return RetryState(
         _with(state.failures, at, CHANCES if final else 1),
-        state.unfit | {at} if final or not prefill else state.unfit,
+        state.unfit | {at} if final or not (prefill or at_hand_over) else state.unfit,
         broken,
         first_cause,
         state.without_prefill,
@@ -202,13 +236,11 @@ def _with(failures: Mapping[str, int], engine: str, weight: int) -> Mapping[str,
     return {**failures, engine: failures.get(engine, 0) + weight}
 
 
-def _may_be_over_kv(error: GatewayError) -> bool:
-    """Decode's own load aside: it may have failed, or waited, over the KV that it was to fetch."""
-    return isinstance(error, EngineFailed) and not isinstance(error, EngineBusy | KvExpired)
-
-
-def _may_be_repeated(call: Call, error: GatewayError) -> bool:
-    """A request of an unknown route may do twice what it does."""
-    if call.api is None or call.api.kind is not Kind.PASSES:
-        return True
-    return call.method == "GET" or isinstance(error, EngineRefused)
+def may_be_over_kv(error: GatewayError, prefill: str) -> bool:
+    """Whether decode may have failed, or waited, over the KV of `prefill` that it was to fetch; its own load aside."""
+    return (
+        bool(prefill)
+        and error.at != prefill
+        and isinstance(error, EngineFailed)
+        and not isinstance(error, EngineBusy | KvExpired)
+    )

@@ -15,7 +15,7 @@ from pdgate.forwarders.route import Route, Way
 from pdgate.protocols.apis import RESPONSES, Api, Kind
 from pdgate.protocols.call import CHAT, Call, Raw
 from pdgate.protocols.errors import GenerationsDiffer, NoInstance, NotServed
-from pdgate.protocols.instance import DECODE, PREFILL, Instance, Role
+from pdgate.protocols.instance import BOTH, DECODE, PREFILL, Instance, Role
 from pdgate.protocols.sampling import sampling_of
 from pdgate.scheduling.disaggregation import Decision, Taken
 from pdgate.scheduling.disaggregation.decision import DECODE_CANNOT_PREFILL, NO_PREFILL
@@ -108,10 +108,10 @@ class Router:
                 or body.get("max_tokens") in _ONES
                 or body.get("max_completion_tokens") in _ONES
             ):
-                decision = self._decide(way, call, engine)
+                decision = self._decide(way, call, prefill)
             else:
                 # Nothing keeps most chats on one engine but the engines' rule.
-                decision = engines.decide(call, engine, prefill_can_answer=False)
+                decision = engines.decide(call, prefill, prefill_can_answer=False)
             if decision.taken is _SPLIT:
                 decode = None
                 if not way.staged:
@@ -143,7 +143,7 @@ class Router:
     def _on_one(
         self, call: Call, state: RetryState, prefill: Reserved, way: Way, decision: Decision
     ) -> Route:
-        """On the prefill engine that was chosen, or on a decode engine that is its peer."""
+        """On the engine that was chosen to read, where it can answer; else on a decode engine that is its peer."""
         engine = prefill.instance
         if decision.taken is _PREFILL_ONLY:
             leg = Leg(engine, call.path, call.body)
@@ -153,6 +153,13 @@ class Router:
         prefill.withdraw()
         if call.api is not None and not way.decode_can_prefill:
             return self._whole(call, state, call.api, decision)
+        if engine.role is BOTH and decision.may_stay_at(engine.id):
+            # It was chosen by what it has cached and has to read, and can answer as well as any other.
+            decode = self._reserve(DECODE, call, state, None, True, (engine.id,))
+            if decode.instance.id == engine.id:
+                return self._local(call, LOCAL, DECODE, decode, decision)
+            # It is to serve the other side only, or has failed this call; and what came instead may not be its peer.
+            decode.withdraw()
         decode = self._reserve(DECODE, call, state, engine, True, decision.among)
         return self._local(call, LOCAL, DECODE, decode, decision)
 
@@ -231,12 +238,17 @@ class Router:
         reads: bool | None = None,
         among: Collection[str] = (),
     ) -> Reserved:
-        """An engine that has not failed this call yet; else one that may be tried again."""
+        """An engine that has not failed this call yet, and has room for it; else one that may be tried again.
+
+        One that is too short would refuse it, and its refusal would be the client's.
+        """
         reserve = self._engines.reserve
         if not state.failures:
             return reserve(role, call, peer=peer, reads=reads, among=among)
         try:
-            return reserve(role, call, avoid=state.failed, peer=peer, reads=reads, among=among)
+            return reserve(
+                role, call, avoid=state.failed, peer=peer, reads=reads, among=among, with_room=True
+            )
         except NoInstance:
             return reserve(role, call, avoid=state.given_up, peer=peer, reads=reads, among=among)
 
@@ -264,7 +276,7 @@ class Router:
             way = self._ways[kind] = way_of(engine)
         return way
 
-    def _decide(self, way: Way, call: Call, prefill: Instance) -> Decision:
+    def _decide(self, way: Way, call: Call, prefill: Reserved) -> Decision:
         """Whether a call is split: first what must be, then what the engines' rule says."""
         if call.api is not None:
             why_local = why_whole(way.forwarder, call)

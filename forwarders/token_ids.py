@@ -38,8 +38,9 @@ is asked, one token less than decode without a limit (TokenizeParams.max_truncat
 of the others it was not shown that nothing else of the prompt is looked at."""
 
 _TRUE: Final = Raw(b"true")
-_TEXT: Final = (Raw(b'"text"'), None)
-_PART: Final = frozenset({"type", "text"})
+_TEXT: Final = (Raw(b'"text"'), Raw(b'"refusal"'), None)
+_PART: Final = frozenset({"type", "text", "refusal", "cache_control"})
+"""Fields of a part that is text alone: engines find media by other fields, too, without a `type` or beside a `uuid`."""
 _WRITTEN: Final = (b'"', b"n")
 """How a text begins, and null."""
 

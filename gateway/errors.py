@@ -13,6 +13,7 @@ from pdgate.protocols.errors import (
     EngineRejected,
     GatewayError,
     InsufficientQuota,
+    LimitReached,
     MethodNotAllowed,
     NotFound,
     NotServed,
@@ -95,7 +96,7 @@ def as_response(
         status, body, headers = error.status, shapes.body_of(error, shape), [JSON_TYPE]
         if error.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
-        if isinstance(error, RateLimited | InsufficientQuota):
+        if isinstance(error, LimitReached):
             headers += error.limits
         if isinstance(error, CallBreaksEngines | NotServed | InsufficientQuota):
             # OpenAI's clients repeat what has failed with 5xx, unless a header forbids it.

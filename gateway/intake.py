@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.upstream.settings import FORWARDED
 from pdgate.protocols import request_id
-from pdgate.protocols.apis import APIS, GENERATE, Api, Kind
+from pdgate.protocols.apis import APIS, GENERATE, NATIVE, Api, Kind
 from pdgate.protocols.call import (
     BYTES_PER_TOKEN,
     CHAT,
@@ -27,6 +27,7 @@ from pdgate.protocols.call import (
 )
 from pdgate.protocols.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pdgate.protocols.fields import is_true
+from pdgate.protocols.inline_media import LEAST_BYTES, counted_beside, counted_bytes
 from pdgate.protocols.internal import OUR_PREFIXES, OURS
 from pdgate.protocols.sampling import EXTRA, SAMPLING, object_in
 
@@ -138,10 +139,17 @@ class Intake:
         if self.aliases and model is not None and model in self.aliases:
             model = self.aliases[model]
             fields["model"] = Raw(encode(model))
+        size = counted = len(body)
+        if size > LEAST_BYTES:
+            counted = counted_bytes(body)
         api = APIS.get(path)
         if api is not None:
-            return self._of_api(api, call_id, fields, passed, model, len(body))
-        streams = "stream" in fields and is_true(value(fields, "stream"))
+            return self._of_api(api, call_id, fields, passed, model, counted, counted != size)
+        asked = fields.get("stream")
+        # As most who ask for it write it.
+        streams = asked is not None and (
+            (len(asked) == 4 and bytes(asked) == b"true") or is_true(value(fields, "stream"))
+        )
         # By position, as every call is made here. The second is `request_id.attempt`.
         return Call(
             call_id,
@@ -151,7 +159,8 @@ class Intake:
             passed,
             model,
             streams,
-            len(body) // BYTES_PER_TOKEN,
+            counted // BYTES_PER_TOKEN,
+            counted != size,
         )
 
     def _of_api(
@@ -161,7 +170,8 @@ class Intake:
         fields: Json,
         passed: Headers,
         model: str | None,
-        body_bytes: int,
+        counted_bytes: int,
+        has_media: bool,
     ) -> Call:
         """Raises BadRequest."""
         self.check_id(value(fields, "request_id"))
@@ -169,6 +179,8 @@ class Intake:
             sampling = object_in(fields, SAMPLING)
             object_in(sampling, EXTRA)
             self.check_fields(sampling)
+        if api.path == GENERATE or api.path == NATIVE:
+            counted_bytes = counted_beside(fields, counted_bytes)
         reads = api.kind in (Kind.GENERATES, Kind.READS)
         return Call(
             id=call_id,
@@ -178,7 +190,8 @@ class Intake:
             headers=passed,
             model=model,
             streams=api.kind is Kind.GENERATES and is_true(value(fields, "stream")),
-            prompt_tokens=body_bytes // BYTES_PER_TOKEN if reads else 0,
+            prompt_tokens=counted_bytes // BYTES_PER_TOKEN if reads else 0,
+            has_media=has_media,
             # What these leave in a cache, if anything, no chat begins with.
             blocks=None if api.kind is Kind.GENERATES else (),
             api=api,

@@ -52,10 +52,16 @@ def read(body: bytes) -> Sequence[Card]:
 def lengths(cards: Sequence[Card]) -> dict[str, int]:
     """Model -> tokens of its context, where it is said; an adapter's is that of the model it changes."""
     own = {card["id"]: found for card in cards if (found := _length(card)) is not None}
-    parents = {
-        card["id"]: parent for card in cards if isinstance(parent := card.get("parent"), str)
+    return {name: own[parent] for name, parent in parents(cards).items() if parent in own} | own
+
+
+def parents(cards: Sequence[Card]) -> dict[str, str]:
+    """Adapter (LoRA) -> the model that it changes, by whatever name."""
+    return {
+        card["id"]: parent
+        for card in cards
+        if isinstance(parent := card.get("parent"), str) and parent != card["id"]
     }
-    return {name: own[parent] for name, parent in parents.items() if parent in own} | own
 
 
 def strict(cards: Sequence[Card]) -> bool:

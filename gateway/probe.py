@@ -21,7 +21,7 @@ speaks, if it is not configured, follows from what answers at the bootstrap addr
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -87,7 +87,9 @@ class Prober:
     Attributes:
         interval_seconds, timeout_seconds, retry_seconds: Count from the next look on.
         cards: Instance id -> its entries of /v1/models, from its last good answer.
+        on_adapters: Called with the names of the adapters (LoRA) that an instance serves, at each look.
         on_gone: Called with the id of an instance that accepts no connection, at each look.
+        on_left: Called with the id of one that is in no directory any more.
         short: Looks that could not be made for want of a socket of ours.
     """
 
@@ -101,7 +103,9 @@ class Prober:
     ) -> None:
         self.cards: dict[str, Sequence[dict[str, Any]]] = {}
         self.short = 0
+        self.on_adapters: Callable[[Collection[str]], None] = _nobody_listens
         self.on_gone: Callable[[str], None] = _nobody_listens
+        self.on_left: Callable[[str], None] = _nobody_listens
         self.interval_seconds = interval_seconds
         self.timeout_seconds = timeout_seconds
         self.retry_seconds = retry_seconds
@@ -158,6 +162,7 @@ class Prober:
         self.cards.pop(instance_id, None)
         self._complaints.pop(instance_id, None)
         self._sleep_modes.forget(instance_id)
+        self.on_left(instance_id)
 
     def look_again(self, instance_id: str) -> None:
         """Probe an instance at once, as its state has changed."""
@@ -167,6 +172,7 @@ class Prober:
             self._somebody_is_new.set()
 
     def _end_watching(self, instance_id: str) -> None:
+        self._taken_out.pop(instance_id, None)
         if watching := self._watching.pop(instance_id, None):
             watching.cancel()
 
@@ -242,6 +248,8 @@ class Prober:
         self.cards[instance_id] = found.cards
         self._endpoints.put(found.instance)
         cards = found.cards
+        # Before any call of theirs may come.
+        self.on_adapters(model_cards.parents(cards))
         self._endpoints.mark_up(
             instance_id, found.models, model_cards.lengths(cards), strict=model_cards.strict(cards)
         )
@@ -295,7 +303,7 @@ async def look(
     return ProbedEngine(instance, cards)
 
 
-def _nobody_listens(instance_id: str) -> None: ...
+def _nobody_listens(of_what: object) -> None: ...
 
 
 def _reason(said: bytes) -> str:

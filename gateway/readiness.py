@@ -39,8 +39,8 @@ class JobNote:
         return {"failed": failed} if failed else None
 
 
-def readiness(endpoints: Endpoints) -> dict[str, Any]:
-    """Ready means: of every role that is needed there is an engine."""
+def readiness(endpoints: Endpoints, *, of_models: bool = True) -> dict[str, Any]:
+    """Ready means: of every role that is needed there is an engine. `of_models`: say it of each as well."""
     missing = [
         {"protocol": protocol, "role": role, "why": why}
         for why, found in (
@@ -50,7 +50,7 @@ def readiness(endpoints: Endpoints) -> dict[str, Any]:
         for protocol, role in found
     ]
     is_ready = not missing and any(endpoint.may_serve for endpoint in endpoints)
-    models = {model: of_model(endpoints, model) for model in endpoints.models()}
+    models = {model: of_model(endpoints, model) for model in endpoints.models() if of_models}
     return {"ready": is_ready, "missing": missing, "models": models}
 
 

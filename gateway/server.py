@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,10 +15,12 @@ from typing import Any
 
 import uvicorn
 
+from pdgate.cluster.address import joined
 from pdgate.gateway import memory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import host_and_port
 from pdgate.gateway.front.asgi import Front
+from pdgate.gateway.front.handshake import ClientHandshake
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.low_wakeup_server import LowWakeupServer
 from pdgate.gateway.lifecycle.signals import take_over
@@ -26,7 +29,7 @@ from pdgate.gateway.lifecycle.worker import Worker
 from pdgate.gateway.lifecycle.workers import Workers
 from pdgate.gateway.listening import bound, shared_port
 from pdgate.gateway.logs import log_to_stderr
-from pdgate.gateway.security.tls import server_options
+from pdgate.gateway.security.tls import server_context
 from pdgate.gateway.sync.workers.place import shared_folder
 from pdgate.gateway.wiring import build
 
@@ -147,11 +150,15 @@ def _serve(
         return built
 
     tls = settings.tls
+    http: Any = HotProtocol
+    if tls.cert_file:
+        context = server_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+        http = partial(ClientHandshake, context)
     config = uvicorn.Config(
         front,
         factory=True,
         loop="uvloop",
-        http=HotProtocol,
+        http=http,
         ws="none",
         # No proxy's headers are read, and nothing may stand between a connection and Front.
         proxy_headers=False,
@@ -162,7 +169,6 @@ def _serve(
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=LAST_SECONDS,
-        **server_options(tls.cert_file, tls.key_file, tls.client_ca_file),
     )
     server = LowWakeupServer(config)
     server.run(sockets=sockets)
@@ -173,11 +179,15 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _say(line: str) -> None:
-    """In one piece: print writes the end of a line apart, behind what the log writes meanwhile."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    """In one piece: print writes the end of a line apart, behind what the log writes meanwhile.
+
+    Where it cannot be said a gateway serves all the same: its output is closed, or on a disk that is full.
+    """
+    if sys.stdout is not None:
+        with suppress(OSError):
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
 
 
 def _address(socket: Socket) -> str:
-    host, port = socket.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return joined(*socket.getsockname()[:2])

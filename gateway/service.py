@@ -64,7 +64,7 @@ class Service:
         drain: Ends this process; no calls are taken from its beginning on.
         gate: Keeps calls waiting while engines have no room; None never does.
         total: How long a call may take in all; None for as long as it likes.
-        holds: Keeps calls waiting while operators change their engines; None where nobody can.
+        holds: Keeps calls waiting while operators change their engines; None where they cannot.
         tenants: Holds keys to their limits of tokens; None where no keys are asked for.
         shares: Of models whose calls others serve; None where there are none.
     """
@@ -160,25 +160,33 @@ class Service:
                 self._stats.opened(record)
                 if self.holds is not None:
                     await self.holds.come(record)
-                with (
-                    NO_LIMIT if self.total is None else self.total.limit(call.model),
-                    NO_TURN
-                    if place is None or self.gate is None
-                    else self.gate.turn(call.model, place) as turn,
-                ):
-                    if turn is not None:
-                        if turn.waits:
-                            await turn.come()
-                            record.made_way = turn.made_way
-                            call = record.call = call.begun(turn.seconds)
-                        record.queued_seconds = turn.seconds
-                    deliver = (
-                        client.deliver if hold is None else metered(hold.meter, client.deliver)
-                    )
-                    steering = self.steering
-                    state = FRESH if steering is None else await steering.state_of(headers)
-                    pausing = None if turn is None else turn.pausing
-                    await self._execution.serve(call, record, deliver, state, pausing)
+                with NO_LIMIT if self.total is None else self.total.limit(call.model):
+                    # What has to be waited for, as engines are reserved at once when its turn has come.
+                    encoding, steering = self._execution.encoding, self.steering
+                    if encoding is not None and encoding.wants(call):
+                        if place is not None and self.gate is not None:
+                            # Else encode engines would work for calls that are refused then.
+                            self.gate.would_begin(call.model, place)
+                        record.attempts = 1
+                        call = await encoding.encoded(call, record)
+                    steered = None if steering is None else await steering.of(headers)
+                    with (
+                        NO_TURN
+                        if place is None or self.gate is None
+                        else self.gate.turn(call.model, place)
+                    ) as turn:
+                        if turn is not None:
+                            if turn.waits:
+                                await turn.come()
+                                record.made_way = turn.made_way
+                                call = record.call = call.begun(turn.seconds)
+                            record.queued_seconds = turn.seconds
+                        deliver = (
+                            client.deliver if hold is None else metered(hold.meter, client.deliver)
+                        )
+                        state = FRESH if steered is None else steered.state()
+                        pausing = None if turn is None else turn.pausing
+                        await self._execution.serve(call, record, deliver, state, pausing)
                 record.end("ok", 200)
             except asyncio.CancelledError:
                 if self.holds is not None:
@@ -191,7 +199,7 @@ class Service:
                 wrong = errors.known(caught)
             if wrong is not None:
                 if self.holds is not None:
-                    # Nothing of it runs any more: who is told why is not to be ended once more.
+                    # Nothing of it runs any more: a call that has its error is not to be ended once more.
                     self.holds.over(record)
                 await self._fail(wrong, record, client)
         finally:
@@ -249,7 +257,7 @@ class Service:
 
 
 async def _hold(tenants: Tenants, key_state: KeyState, call: Call) -> TokenHold:
-    """Of a call that has entered, and has not where this raises RateLimited or InsufficientQuota."""
+    """Of a call that has entered, and has not where this raises RateLimited, InsufficientQuota or BadRequest."""
     try:
         return await tenants.enter(key_state, call)
     except BaseException:

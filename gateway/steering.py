@@ -7,10 +7,11 @@ An endpoint picker chooses so (kubernetes-sigs/gateway-api-inference-extension 8
 llm-d/llm-d-inference-scheduler 520af47, pkg/common/routing/common.go). To the router every other engine has failed for good.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from pdgate.forwarders.retry import CHANCES, FRESH, RetryState
+from pdgate.forwarders.retry import CHANCES, RetryState
 from pdgate.gateway.engine_addresses import EngineAddresses
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols.errors import BadRequest, NoInstance
@@ -45,11 +46,11 @@ class Steering:
         self._fleet = fleet
         self._addresses = addresses
 
-    async def state_of(self, headers: RequestHeaders) -> RetryState:
-        """Retry state of the call's first attempt. Raise BadRequest; NoInstance for engines that are not known here."""
+    async def of(self, headers: RequestHeaders) -> "SteeredCall | None":
+        """What they say of a call; None for nothing. Raise BadRequest; NoInstance for engines that are not known here."""
         destinations = _addresses_in(headers, DESTINATION)
         if not destinations:
-            return FRESH
+            return None
         prefillers = _addresses_in(headers, PREFILLER)
         at = await self._addresses.named(self._fleet, {*destinations, *prefillers})
         answering = [at[text] for text in destinations if text in at]
@@ -63,13 +64,32 @@ class Steering:
                     f"no engine of this gateway is where {name} says",
                     retry_after_seconds=RETRY_AFTER_SECONDS,
                 )
-        up = self._fleet.by_id
+        return SteeredCall(self._fleet, answering, reading)
+
+
+@dataclass(frozen=True, slots=True)
+class SteeredCall:
+    """Engines that are allowed for a call, by their ids.
+
+    Attributes:
+        answering: By address, the first one first.
+        reading: Of prompts; empty for who answers.
+    """
+
+    fleet: Endpoints
+    answering: Sequence[Sequence[str]]
+    reading: Sequence[str]
+
+    def state(self) -> RetryState:
+        """Retry state of the first attempt, with the fleet as it is now: a call may have waited since."""
+        up, answering, reading = self.fleet.by_id, self.answering, self.reading
         first = next(
-            (ids for ids in answering if any(up[one].may_serve for one in ids)), answering[0]
+            (ids for ids in answering if any(one in up and up[one].may_serve for one in ids)),
+            answering[0],
         )
         later = {one for ids in answering for one in ids}.difference(first)
         return narrowed(
-            self._fleet,
+            self.fleet,
             {*first, *later, *reading},
             later.difference(reading),
             without_prefill=not reading,

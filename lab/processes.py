@@ -18,10 +18,12 @@ import os
 import re
 import shlex
 import signal
+import socket
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from tempfile import gettempdir
 from textwrap import indent
 from typing import NoReturn, TypeVar
 
@@ -33,6 +35,8 @@ LONGEST_PAUSE_SECONDS = 0.2
 LONGER = 1.2
 TAIL_LINES = 20
 MAX_LINE_BYTES = 1 << 20
+
+REDIS = "redis-server"
 
 T = TypeVar("T")
 
@@ -249,6 +253,20 @@ class _Output(asyncio.Protocol):
         if self._unfinished:
             self._hear(self._unfinished.decode(errors="replace").rstrip())
         self.over.set()
+
+
+def own_redis() -> tuple[str, Sequence[str]]:
+    """The address of a Redis that does not run yet, on loopback and with nothing of it on disk, and the command that
+    starts it.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        host, port = probe.getsockname()
+    command = (
+        REDIS, "--bind", host, "--port", str(port),
+        "--save", "", "--appendonly", "no", "--dir", gettempdir(),
+    )  # fmt: skip
+    return f"redis://{host}:{port}/0", command
 
 
 @asynccontextmanager

@@ -12,8 +12,7 @@ counts. A field that engines of the route do not read bounds nothing.
     /generate              sampling_params.max_new_tokens         x prompts x n; or a list of them, one a prompt
 
 Source: vLLM 0.32.0, entrypoints/openai/chat_completion/protocol.py and completion/protocol.py (to_sampling_params);
-SGLang 001067f, srt/entrypoints/openai/protocol.py, srt/managers/io_struct.py (GenerateReqInput, _determine_batch_size);
-pydantic 2, "Conversion table", int in lax mode.
+SGLang 001067f, srt/entrypoints/openai/protocol.py, srt/managers/io_struct.py (GenerateReqInput, _determine_batch_size).
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,10 +32,10 @@ from pdgate.protocols.call import (
     value,
 )
 from pdgate.protocols.errors import BadRequest
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import MOST_COUNT, UNREADABLE, count_of, is_nothing
+from pdgate.protocols.inline_media import counted_bytes
 
-MOST: Final = 1 << 40
-"""More than any call takes: what is said beyond is a mistake, and must not overflow what adds it up."""
+MOST: Final = MOST_COUNT
 
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     CHAT: ("max_completion_tokens", "max_tokens"),
@@ -49,7 +48,6 @@ _OF_UNKNOWN: Final = (
 )  # fmt: skip
 _CHOICES: Final = ("n", "best_of")
 _PROMPTS: Final = ("prompt", "input", "text", "input_ids", "token_ids", "prompt_token_ids")
-_MOST_DIGITS: Final = 18
 _MOST_SEVERAL_BYTES: Final = 4 << 20
 _MOST_SAMPLING_BYTES: Final = 256 << 10
 _MOST_PASSED_BYTES: Final = 256 << 10
@@ -94,27 +92,8 @@ def bounds_of(call: Call) -> Bounds:
     names = ("max_tokens",) if call.path == GENERATE else _FIELDS.get(call.path, _OF_UNKNOWN)
     answers = _choices(fields)
     if call.path == COMPLETIONS:
-        answers *= _several(call.body.get("prompt"))
+        answers *= _prompts(call.body)
     return _together(min(prompt, MOST), _most(fields, names), min(answers, MOST))
-
-
-def count_of(said: object) -> int | None:
-    """A count, as engines read one; None for what they read none in, and for one that bounds nothing (0, below)."""
-    if isinstance(said, str):
-        text = said.strip()
-        whole, _, rest = text.removeprefix("+").replace("_", "").partition(".")
-        # Beyond ASCII there are digits that int() reads, too.
-        if not (whole.isascii() and whole.isdigit()) or rest.strip("0"):
-            return None
-        return min(int(whole[-_MOST_DIGITS:]), MOST) or None if len(whole) <= _MOST_DIGITS else MOST
-    if isinstance(said, float):
-        # Infinity and NaN are none.
-        if not (1 <= said < float("inf")):
-            return None
-        return min(int(said), MOST)
-    if isinstance(said, int):
-        return min(int(said), MOST) if said > 0 else None
-    return None
 
 
 def _together(prompt: int, each: int | None, answers: int) -> Bounds:
@@ -122,12 +101,20 @@ def _together(prompt: int, each: int | None, answers: int) -> Bounds:
 
 
 def _most(fields: Json, names: Iterable[str]) -> int | None:
-    found = [count for name in names if (count := count_of(_value(fields, name))) is not None]
+    found = [count for name in names if (count := count_of(_value(fields, name)))]
     return max(found, default=None)
 
 
 def _choices(fields: Json) -> int:
-    return max(_most(fields, _CHOICES) or 1, 1)
+    return _most(fields, _CHOICES) or 1
+
+
+def _prompts(body: Json) -> int:
+    """How many prompts a completion has: engines answer embeddings beside the others."""
+    texts, embeds = body.get("prompt"), body.get("prompt_embeds")
+    if is_nothing(embeds):
+        return _several(texts)
+    return _several(embeds) + (0 if is_nothing(texts) else _several(texts))
 
 
 def _several(raw: Any) -> int:
@@ -153,9 +140,11 @@ def _ids(body: Json) -> int:
         raw = body.get(name)
         if raw is None:
             continue
-        begin = bytes(memoryview(raw)[:64]).lstrip(b"[ \t\r\n")
-        if bytes(memoryview(raw)[:1]) == b"[" and begin[:1].isdigit():
-            tokens += bytes(raw).count(b",") + 1
+        if bytes(memoryview(raw)[:1]) != b"[":
+            continue
+        written = bytes(raw)
+        if written.lstrip(b"[ \t\r\n")[:1].isdigit():
+            tokens += written.count(b",") + 1
     return tokens
 
 
@@ -190,7 +179,7 @@ def _of_each(written: bytes, prompt: int) -> Bounds:
 
 def _of_passed(body: bytes) -> Bounds:
     """Of a route that only engines know: nothing is taken to be generated unless it says how much."""
-    prompt = min(len(body) // BYTES_PER_TOKEN, MOST)
+    prompt = min(counted_bytes(body) // BYTES_PER_TOKEN, MOST)
     if not body.startswith(b"{") or len(body) > _MOST_PASSED_BYTES:
         return Bounds(prompt, 0, 0)
     try:

@@ -67,7 +67,8 @@ class Call(msgspec.Struct, frozen=True):
         body: The fields as the client sent them.
         headers: Those of the client's that engines get, names in lower case.
         model: None when the client named none.
-        prompt_tokens: Estimated from the body's size.
+        prompt_tokens: Estimated from the body's size; of media in it each counts as so many (inline_media.py).
+        has_media: That was so.
         blocks: Hashes of its prompt's beginnings; None until first asked for
             (scheduling/prefix/index.py).
         api: What its route is, if it is none of the two.
@@ -85,6 +86,7 @@ class Call(msgspec.Struct, frozen=True):
     model: str | None = None
     streams: bool = False
     prompt_tokens: int = 0
+    has_media: bool = False
     method: str = "POST"
     blocks: Sequence[int] | None = None
     api: Api | None = None
@@ -101,6 +103,12 @@ class Call(msgspec.Struct, frozen=True):
             return self.path
         return OTHER if api.kind is Kind.PASSES else api.path
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether an engine may get it again that may have read it: one of an unknown route may do twice what it does."""
+        api = self.api
+        return api is None or api.kind is not Kind.PASSES or self.method == "GET"
+
     def value(self, name: str, default: Any = None, most_bytes: int = MOST_VALUE_BYTES) -> Any:
         """Raises BadRequest, also for a value that is longer."""
         return value(self.body, name, default, most_bytes)
@@ -109,5 +117,5 @@ class Call(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, attempt_id=attempt_id)
 
     def begun(self, waited_seconds: float) -> "Call":
-        """The same, with what is left of its time to whoever chooses an engine."""
+        """The same call, for a policy: it has waited so long, and has the rest of its time."""
         return msgspec.structs.replace(self, waited_seconds=waited_seconds)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from pdgate.protocols.fields import UNREADABLE, Raw
+from pdgate.protocols.many_fields import has_too_many_containers
 
 GAVE_UP = ("abort", "error")
 """finish_reason of a request that the engine did not finish.
@@ -241,7 +242,7 @@ class Event(msgspec.Struct):
     usage: Raw = Raw()
 
 
-read_end = msgspec.json.Decoder(End).decode
+_read_end = msgspec.json.Decoder(End).decode
 read_event = msgspec.json.Decoder(Event).decode
 _read_chunk = msgspec.json.Decoder(Chunk).decode
 _read_long_opening = msgspec.json.Decoder(_LongOpening).decode
@@ -277,6 +278,13 @@ def read_whole(document: bytes) -> Whole:
     """Raises msgspec.DecodeError; TooManyChoices, which is one."""
     if len(document) <= LARGE_BYTES:
         return _read_whole(document)
-    if has_too_many_choices(document, b'"finish_reason"'):
+    if has_too_many_choices(document, b'"finish_reason"') or has_too_many_containers(document):
         raise TooManyChoices
     return _read_long_whole(document)
+
+
+def read_end(document: bytes) -> End:
+    """Raises msgspec.DecodeError; TooManyChoices, which is one."""
+    if has_too_many_containers(document):
+        raise TooManyChoices
+    return _read_end(document)

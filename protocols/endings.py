@@ -27,7 +27,7 @@ import msgspec
 
 from pdgate.protocols import native, sse
 from pdgate.protocols.apis import GENERATE, Kind, Shape
-from pdgate.protocols.call import COMPLETIONS, Call, value
+from pdgate.protocols.call import COMPLETIONS, Call, Raw, value
 from pdgate.protocols.chunks import (
     GAVE_UP,
     LARGE_BYTES,
@@ -41,12 +41,15 @@ from pdgate.protocols.chunks import (
     said,
 )
 from pdgate.protocols.errors import BadRequest, EngineRejected
-from pdgate.protocols.fields import UNREADABLE
+from pdgate.protocols.fields import UNREADABLE, count_of, first_in_list, is_nothing
 from pdgate.protocols.internal import hides, mentions_ours, without_ours
 from pdgate.protocols.sampling import SAMPLING, object_in, sampling_of
 
 UNKNOWN: Final[tuple[bytes, ...]] = ()
 """No event looks like the ones before."""
+
+ANY_BYTES: Final = 1 << 29
+"""More than any read; of a larger number a comparison takes three times as long."""
 
 _REASON: Final = b'"finish_reason"'
 _NONE_YET: Final = (b":null", b": null")
@@ -59,12 +62,19 @@ _SAYS_MORE: Final = re.compile(
 _BLANK_LINE: Final[tuple[bytes, ...]] = (b"\n\n",)
 MOST_STREAMED: Final = 4096
 """Choices of one stream, if no more were asked for."""
-LONGEST_COUNT: Final = 9
-"""Digits of a number of choices."""
 
 MOST_PROMPTS_BYTES: Final = 4 << 20
-"""Of a list of prompts that are counted: 4 ms a MiB."""
-BEGIN_BYTES: Final = 64
+"""Of a list of prompts that are counted: 4 ms a MiB. Of a longer one "[DONE]" has to say that all are answered."""
+
+FEW_PROMPTS_BYTES: Final = 256 << 10
+"""Of the shortest kind they are 90,000, which take 14 ms to count."""
+
+MOST_COMMAS: Final = 100_000
+"""Prompts are no more than these and one; a list of a million empty ones takes 160 ms."""
+
+_LIST_OF_PROMPTS: Final = re.compile(rb"\[\s*\[\s*\[").match
+"""Of vectors."""
+
 _read_list: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 _ALWAYS: Final = frozenset({b"", b"data: [DONE]", b"data:[DONE]"})
@@ -75,6 +85,7 @@ class Ending(ABC):
 
     Attributes:
         usual: How an event ends that need not be read: like others that were, which only added text.
+        alone_bytes: A read that ends so has one event if it is no longer; of two the first may have said more.
         usual_unless: The same, of an end that does not say it all: unless `unless` finds something in it.
         whole: The answer has ended well: what has not come of it is not missed.
         over: And that was said last.
@@ -88,6 +99,7 @@ class Ending(ABC):
     def __init__(self, call: Call) -> None:
         # Not left to the class: what is read before it is written takes ten times as long there.
         self.usual = UNKNOWN
+        self.alone_bytes = ANY_BYTES
         self.usual_unless = UNKNOWN
         self.unless: Callable[[bytes], object] | None = None
         self.whole = False
@@ -157,6 +169,7 @@ class Choices(Ending):
         self._most = min(max(self._count, MOST_STREAMED), MOST_CHOICES)
         self._open: set[int] = set()
         self._ended: set[int] = set()
+        self._front_bytes = -1
 
     def take(self, events: bytes) -> bytes:
         if events == sse.DONE:
@@ -164,11 +177,21 @@ class Choices(Ending):
             return events if self.whole else b""
         if events.find(b"\n") != len(events) - 2:
             # Not one event of one line, as nearly all are.
+            usual = self.usual
+            if usual and events.count(usual[0]) * 2 == events.count(b"\n"):
+                # But each of one line, with this end.
+                return events
             return self._each(events)
         if self._count == 1 and (end := _going_on(events)):
-            # An event with this end is not the last one, and has no more fields.
-            self.usual = (end,)
             if not mentions_ours(events):
+                # An event with this end is not the last one, and has no more fields.
+                self.usual = (end,)
+                if self._front_bytes < 0:
+                    # Of what stands before the text: ids, names and times, which each event of a stream has in the same length.
+                    at = events.find(b'"delta"')
+                    self._front_bytes = at if at >= 0 else max(events.find(b'"text"'), 0)
+                # Each of two has what all of them have alike, and one that ends the answer no less.
+                self.alone_bytes = 2 * (self._front_bytes + len(end))
                 return events
         elif (
             self._count == 1
@@ -340,16 +363,54 @@ class Outputs(Ending):
         return self._shown(event, data)
 
 
+class _Uncounted(Ending):
+    """Of more prompts than are counted: that all of them are answered is said last."""
+
+    _count: int
+    _open: set[int]
+    _ended: set[int]
+
+    def take(self, events: bytes) -> bytes:
+        return self._each(events)
+
+    def _read(self, event: bytes) -> bytes:
+        if sse.payload(event) == b"[DONE]":
+            self.whole = not self._open and len(self._ended) >= self._count
+        # Of the class that stands behind this one.
+        shown = super()._read(event)  # type: ignore[safe-super]
+        self.whole = self.over
+        return shown
+
+
+class UncountedChoices(_Uncounted, Choices):
+    """Those of completions."""
+
+
+class UncountedOutputs(_Uncounted, Outputs):
+    """Those of SGLang's own calls."""
+
+
 def ending_of(call: Call) -> Ending:
     """Ending of the stream that answers a call."""
     api = call.api
     if api is None:
+        if call.path == COMPLETIONS and (
+            _is_uncounted(call, "prompt", b'["')
+            or ("prompt_embeds" in call.body and _is_uncounted(call, "prompt_embeds", b'"'))
+        ):
+            return UncountedChoices(call)
         return Choices(call)
     if api.kind is not Kind.GENERATES:
         return Unsaid(call)
     if api.shape is Shape.OPENAI:
         return Choices(call)
     if api.shape is Shape.NATIVE:
+        if (
+            _is_uncounted(call, "input_ids", b"[")
+            or _is_uncounted(call, "text", b'"')
+            or (_are_several_embeds(call) and _is_uncounted(call, "input_embeds", b"["))
+        ):
+            return UncountedOutputs(call)
         return Outputs(call)
     return Response(call) if api.shape is Shape.RESPONSES else Message(call)
 
@@ -370,35 +431,45 @@ def choices_of(call: Call) -> int:
     """Number of choices that must end; at least one."""
     asked = 1
     if "n" in call.body:
-        asked = max(1, _count(call.value("n")))
+        asked = count_of(call.value("n")) or 1
     if call.path == GENERATE:
-        asked = max(1, _count(value(sampling_of(call), "n", 1)))
+        asked = count_of(value(sampling_of(call), "n")) or 1
     elif call.path == COMPLETIONS:
-        asked *= max(1, _listed(call, "prompt", b"["), _listed(call, "prompt", b'"'))
+        prompts = _listed(call, "prompt", b'["')
+        if "prompt_embeds" in call.body:
+            prompts = _with_embeds(call, prompts)
+        asked *= max(1, prompts)
     return asked
+
+
+def _with_embeds(call: Call, prompts: int) -> int:
+    """All prompts of a completion, of which the listed ones are counted: embeddings come on top of those."""
+    if is_nothing(call.body.get("prompt_embeds")):
+        return prompts
+    embeds = max(1, _listed(call, "prompt_embeds", b'"'))
+    return embeds if is_nothing(call.body.get("prompt")) else embeds + max(1, prompts)
 
 
 def outputs_of(call: Call) -> int:
     """The same of SGLang's own calls: so many of each prompt. What cannot be read here is for the engine to refuse."""
     prompts = max(1, _listed(call, "input_ids", b"["), _listed(call, "text", b'"'))
+    if _are_several_embeds(call):
+        prompts = max(prompts, _listed(call, "input_embeds", b"["))
     sampling = call.body.get(SAMPLING)
     if sampling is None or bytes(memoryview(sampling)[:1]) != b"{":
         # A list has one for each prompt, and each of them asks for as many: those that begin tell.
         return prompts
     try:
-        return prompts * max(1, _count(value(object_in(call.body, SAMPLING), "n", 1)))
+        return prompts * (count_of(value(object_in(call.body, SAMPLING), "n")) or 1)
     except BadRequest:
         return prompts
 
 
 def _listed(call: Call, name: str, begins: bytes) -> int:
-    """How many prompts there are in a list of them, of which each begins so; 0 if it is none."""
+    """How many prompts there are in a list of them, of which each begins with one of `begins`; 0 if it is none."""
     raw = call.body.get(name)
     # One list of ids can be long, and so can a text.
-    if raw is None or len(raw) > MOST_PROMPTS_BYTES:
-        return 0
-    begin = bytes(memoryview(raw)[:BEGIN_BYTES])
-    if begin[:1] != b"[" or begin[1:].lstrip()[:1] != begins:
+    if raw is None or _is_long(raw) or not _is_list_of(raw, begins):
         return 0
     try:
         return len(_read_list(raw))
@@ -406,14 +477,27 @@ def _listed(call: Call, name: str, begins: bytes) -> int:
         return 0
 
 
-def _count(said: object) -> int:
-    """As engines read it, which take 2.0 and "2" for 2; 0 for what is no number."""
-    if isinstance(said, int):
-        return said
-    if isinstance(said, float) and said.is_integer():
-        return int(said)
-    text = said.strip() if isinstance(said, str) else ""
-    return int(text) if text.isdecimal() and len(text) <= LONGEST_COUNT else 0
+def _is_uncounted(call: Call, name: str, begins: bytes) -> bool:
+    """Whether it is such a list, and too long to be counted."""
+    raw = call.body.get(name)
+    return raw is not None and _is_long(raw) and _is_list_of(raw, begins)
+
+
+def _are_several_embeds(call: Call) -> bool:
+    """Whether SGLang's embeddings are a list of prompts: one alone is a list of vectors."""
+    raw = call.body.get("input_embeds")
+    return raw is not None and _LIST_OF_PROMPTS(memoryview(raw)) is not None
+
+
+def _is_long(raw: Raw) -> bool:
+    if len(raw) <= FEW_PROMPTS_BYTES:
+        return False
+    return len(raw) > MOST_PROMPTS_BYTES or bytes(raw).count(b",") > MOST_COMMAS
+
+
+def _is_list_of(raw: Raw, begins: bytes) -> bool:
+    first = first_in_list(raw)
+    return bool(first) and first in begins
 
 
 def _named(event: bytes) -> tuple[bytes, bytes, Event | None]:

@@ -105,10 +105,10 @@ class Overloaded(GatewayError):
     status, type, code = 429, "rate_limit_error", "gateway_overloaded"
 
 
-class RateLimited(GatewayError):
-    """The caller's own limits, not the load."""
+class LimitReached(GatewayError):
+    """A limit that is the caller's own, not the load."""
 
-    status, type, code = 429, "rate_limit_error", "rate_limit_exceeded"
+    status, type = 429, "rate_limit_error"
 
     def __init__(
         self,
@@ -124,22 +124,16 @@ class RateLimited(GatewayError):
         self.limits = limits
 
 
-class InsufficientQuota(GatewayError):
+class RateLimited(LimitReached):
+    """Calls, or tokens, in a time or at once: coming back later helps."""
+
+    code = "rate_limit_exceeded"
+
+
+class InsufficientQuota(LimitReached):
     """The caller's budget is used up, so that coming back later is of no use."""
 
-    status, type, code = 429, "insufficient_quota", "insufficient_quota"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        at: str = "",
-        retry_after_seconds: int | None = None,
-        limits: Sequence[tuple[bytes, bytes]] = (),
-    ) -> None:
-        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
-        self.limits = limits
+    type, code = "insufficient_quota", "insufficient_quota"
 
 
 class Draining(GatewayError):
@@ -218,9 +212,24 @@ class EngineFailed(GatewayError):
     """The engine took the request and then failed.
 
     A retry costs the work again but no correctness: nothing of the answer went out yet.
+
+    Attributes:
+        broke_off: Its connection ended before its answer did, so its process may have, too.
     """
 
     status, code, worth_retrying = 502, "engine_failed", True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        at: str = "",
+        retry_after_seconds: int | None = None,
+        broke_off: bool = False,
+    ) -> None:
+        super().__init__(message, param=param, at=at, retry_after_seconds=retry_after_seconds)
+        self.broke_off = broke_off
 
 
 class EngineGaveUp(EngineFailed):

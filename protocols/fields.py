@@ -8,6 +8,7 @@ Apart from the calls that are made of it, as those are structs and this can be c
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -34,6 +35,14 @@ MOST_LIST_BYTES: Final = 512 << 10
 """Of one that may be long, as tools are: 30 ms."""
 
 
+MOST_COUNT: Final = 1 << 40
+"""More than any call takes: what is said beyond is a mistake, and must not overflow what adds it up."""
+_MOST_DIGITS: Final = 18
+_COUNT: Final = re.compile(r"(?:\+|-(?=[0_]+(?:\.0+)?\Z))?([0-9]+(?:_[0-9]+)*)(?:\.0+)?")
+"""Beyond ASCII there are digits that int() reads, too."""
+
+_BEGIN_BYTES: Final = 64
+
 _YES: Final = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 _object = msgspec.json.Decoder(dict[str, Raw])
@@ -48,6 +57,9 @@ def parse_object(data: bytes) -> dict[str, Raw]:
             # The decoder does not look into values, and what is no UTF-8 fails later.
             data.decode()
         if len(data) > FEW_BYTES:
+            if many_fields.has_too_many_containers(data):
+                most = many_fields.MOST_CONTAINERS
+                raise BadRequest(f"the request body has more than {most} lists and objects")
             return many_fields.parse(data)
         return _object.decode(data)
     except UnicodeDecodeError as error:
@@ -101,6 +113,24 @@ def value(fields: Json, name: str, default: Any = None, most_bytes: int = MOST_V
     return default if found is None else found
 
 
+def first_in_list(raw: Raw) -> bytes:
+    """The first byte of what a list has, a bracket if that is nothing; empty for what is no list."""
+    # It may be megabytes.
+    begin = bytes(memoryview(raw)[:_BEGIN_BYTES])
+    if begin[:1] != b"[":
+        return b""
+    # Bodies that are meant to be read are indented.
+    return (begin[1:].lstrip() or bytes(memoryview(raw)[1:]).lstrip())[:1]
+
+
+def is_nothing(raw: Raw | None) -> bool:
+    """Whether there is no prompt in it: left out, null, or an empty list."""
+    if raw is None:
+        return True
+    # It may be megabytes.
+    return bytes(memoryview(raw)[:4]) == b"null" or first_in_list(raw) == b"]"
+
+
 def is_true(said: object) -> bool:
     """Whether a flag is true as engines read it, which take 1 and "yes" for true.
 
@@ -111,6 +141,25 @@ def is_true(said: object) -> bool:
     if isinstance(said, str):
         return said.lower() in _YES
     return isinstance(said, int | float) and said == 1
+
+
+def count_of(said: object) -> int | None:
+    """A count as engines read one, which take 2.0 and "2" for 2; None for what is none, and below 0.
+
+    Of a number with a fraction, which some take, it is what stands before the point.
+
+    Source: pydantic 2, "Conversion table", int in lax mode.
+    """
+    if isinstance(said, int):
+        return min(int(said), MOST_COUNT) if said >= 0 else None
+    if isinstance(said, float):
+        # Infinity and NaN are none.
+        return min(int(said), MOST_COUNT) if 0 <= said < float("inf") else None
+    found = _COUNT.fullmatch(said.strip()) if isinstance(said, str) else None
+    if found is None:
+        return None
+    digits = found[1].replace("_", "").lstrip("0")
+    return MOST_COUNT if len(digits) > _MOST_DIGITS else min(int(digits or "0"), MOST_COUNT)
 
 
 def _lenient_value(raw: Raw) -> Any:

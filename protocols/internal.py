@@ -96,7 +96,9 @@ def hides(body: Json) -> bool:
 
 
 def is_json(document: bytes) -> bool:
-    """Whether it is all there; with what Python's json accepts beyond the standard."""
+    """Whether it is all there; with what Python's json accepts beyond the standard. False for one that is too costly to look through."""
+    if many_fields.has_too_many_containers(document):
+        return False
     try:
         _unread(document)
     except UNREADABLE:

@@ -37,6 +37,7 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.fields import UNREADABLE, Raw
 from pdgate.protocols.internal import lenient
+from pdgate.protocols.many_fields import has_too_many_containers
 
 MOST_OUTPUTS: Final = 10_000
 """Of a long answer; each takes 3 us."""
@@ -130,7 +131,9 @@ def _read_whole(answer: bytes) -> Sequence[NativeOutput]:
     found: NativeOutput | Sequence[NativeOutput]
     if len(answer) <= LARGE_BYTES:
         found = _read_answer(answer)
-    elif has_too_many_choices(answer, b'"meta_info"', MOST_OUTPUTS):
+    elif has_too_many_choices(answer, b'"meta_info"', MOST_OUTPUTS) or has_too_many_containers(
+        answer
+    ):
         raise TooManyChoices
     else:
         found = _read_long_answer(answer)

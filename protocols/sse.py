@@ -7,7 +7,7 @@ Source: WHATWG HTML, section 9.2 "Server-sent events".
 """
 
 import re
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ PIECE_BYTES = 64 << 10
 
 MOST_LINES = 10_000
 """Of the whole events in one read, of 256 KB: engines write a hundred bytes in a line, and more."""
+
+EVENT_ENDS: Final = (b"\n\n", b"\n\r\n")
+"""The blank line: of most engines, and of those that end lines with CRLF, as servers of sse-starlette do."""
 
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -56,6 +59,14 @@ def events(whole: bytes) -> list[bytes]:
     if start < len(whole):
         found.append(whole[start:])
     return found
+
+
+def cut_events(stream: bytes) -> tuple[list[bytes], bytes]:
+    """The whole events in it, each with its blank line, and what comes behind the last one."""
+    found = events(stream)
+    if found and not found[-1].endswith(EVENT_ENDS):
+        return found[:-1], found[-1]
+    return found, b""
 
 
 class WholeEvents:

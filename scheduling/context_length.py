@@ -8,6 +8,8 @@
 Between the two the longest ones are asked, and say themselves what does not fit: how many tokens a
 text has only they know. An engine that names no length may have any.
 
+Who only reads has room for the prompt, and a partner that has room for all of it.
+
     refused by vLLM                     served by it
     max_tokens > max_model_len          max_tokens + prompt > max_model_len: the answer is cut
     prompt > max_model_len              the same with `truncate_prompt_tokens`
@@ -25,6 +27,8 @@ from typing import Any, Final
 from pdgate.protocols.apis import MESSAGES, RESPONSES
 from pdgate.protocols.call import BYTES_PER_TOKEN, CHAT, COMPLETIONS, Call, Raw
 from pdgate.protocols.errors import ContextTooLong
+from pdgate.protocols.instance import BOTH, DECODE
+from pdgate.scheduling.eligible import in_pairs, longest_of
 from pdgate.scheduling.endpoint import Endpoint
 
 BYTES_A_TOKEN: Final = 2
@@ -44,36 +48,75 @@ _LIMITS: Final[Mapping[str, tuple[str, ...]]] = {
 _TRUNCATES: Final = "truncate_prompt_tokens"
 
 
+def may_be_too_long(call: Call, shortest: int) -> bool:
+    """Whether it may have no room in the shortest context; most calls have, and nothing else is to be looked at."""
+    return call.prompt_tokens * _OFTEN + asked_tokens(call) > shortest
+
+
 def long_enough(
     call: Call,
     endpoints: Sequence[Endpoint],
     model: str,
-    shortest: int,
-    longest: int,
+    longest: int = 0,
     reads_only: bool = False,
 ) -> Sequence[Endpoint]:
     """Return those in which the call has room, as far as can be known; all of them where all are alike.
 
     Args:
-        shortest: Of all engines, what the one takes that takes least.
+        endpoints: One at least.
         longest: Tokens above which none of them serves a call; 0 where that is not known.
         reads_only: They are to read the prompt, and others to answer.
 
     Raises ContextTooLong.
     """
     asked = asked_tokens(call)
-    likely = call.prompt_tokens * _OFTEN
-    if likely + asked <= shortest:
-        return endpoints
     prompt = _ids_of(call)
     if longest:
         _check(call, prompt, asked, model, longest)
-    needed = (prompt or likely) + (0 if reads_only else asked)
+    needed = (prompt or call.prompt_tokens * _OFTEN) + (0 if reads_only else asked)
     kept = [one for one in endpoints if _length(one, model) >= needed]
     if not kept:
         most = max(_length(one, model) for one in endpoints)
         kept = [one for one in endpoints if _length(one, model) == most]
     return endpoints if len(kept) == len(endpoints) else kept
+
+
+def with_room_behind(
+    call: Call,
+    readers: Sequence[Endpoint],
+    answering: Sequence[Endpoint],
+    model: str,
+    may_keep: bool,
+) -> Sequence[Endpoint]:
+    """Return the readers that have a partner in which the call has room; all of them where that makes no difference.
+
+    Args:
+        answering: Who may answer; one at least.
+        may_keep: A reader of both roles may be left with the call, and so is to have room itself, if it may answer now.
+    """
+    enough = long_enough(call, answering, model)
+    if enough is answering:
+        return readers
+    ids = {one.instance.id for one in enough}
+    paired = in_pairs(readers, enough)
+    if may_keep:
+        # Not all of them answer for others.
+        keeping = [one for one in paired if one.instance.role is BOTH and one.serves(DECODE)]
+        roomy = {one.instance.id for one in long_enough(call, [*enough, *keeping], model)}
+        short = {one.instance.id for one in keeping} - roomy
+        paired = [one for one in paired if one.instance.id not in short] or paired
+    # The last resort is one that answers itself.
+    return paired or [one for one in readers if one.instance.id in ids] or readers
+
+
+def refused_by_all(call: Call, endpoints: Sequence[Endpoint], model: str, reads_only: bool) -> bool:
+    """Whether each of them says how long it is, and that this is longer; what only may be, they are asked."""
+    longest = longest_of(endpoints, model)
+    if not longest:
+        return False
+    if _ids_of(call) > longest and call.body.get(_TRUNCATES) in _NULLS:
+        return True
+    return not reads_only and asked_tokens(call) > longest and call.path in (CHAT, COMPLETIONS)
 
 
 def _check(call: Call, prompt: int, asked: int, model: str, longest: int) -> None:
@@ -96,12 +139,15 @@ def _most(longest: int) -> str:
     return f"This model's maximum context length is {longest} tokens. However,"
 
 
-def why_too_short(call: Call, one: Endpoint, reads_only: bool) -> str:
-    """Why such an engine is left out where others are not; empty if that is not the reason."""
+def prompt_tokens(call: Call) -> int:
+    """What its prompt may take of a context; token ids are counted, which takes long where they are many."""
+    return _ids_of(call) or call.prompt_tokens * _OFTEN
+
+
+def why_too_short(call: Call, one: Endpoint, needed: int) -> str:
+    """Why an engine is left out that has no room for so many tokens; empty if that is not the reason."""
     lengths = one.lengths
     length = min(lengths.values(), default=0) if call.model is None else lengths.get(call.model, 0)
-    prompt = _ids_of(call) or call.prompt_tokens * _OFTEN
-    needed = prompt + (0 if reads_only else asked_tokens(call))
     if not length or length >= needed:
         return ""
     return f"its context has {length} tokens, and the call may take {needed}"

@@ -20,14 +20,21 @@ from typing import Any, Final
 
 from pdgate.protocols.call import Call
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.context_length import why_too_short
+from pdgate.scheduling.context_length import asked_tokens, prompt_tokens, why_too_short
+from pdgate.scheduling.eligible import in_pairs
 from pdgate.scheduling.endpoint import Endpoint
+from pdgate.scheduling.neighbours import calls_as
 
 MOST_SHOWN: Final = 32
 """Engines of a choice; of more, the chosen one and the first of the others."""
 
 ONLY_ONE: Final = "the only one that could have the call, so no policy was asked"
+CHOSEN_BEFORE: Final = (
+    "the call is not split, and this one was named for that, so no policy was asked"
+)
 
+_ALL_FAILED: Final = "those that could answer after it have failed this call before"
+_NO_ROOM: Final = "no engine that could answer after it has room for the call"
 _STATES: Final = {
     "drained": "an operator has drained it",
     "down": "it is down",
@@ -225,20 +232,48 @@ def left_out(
     call: Call,
     avoid: Collection[str],
     peer: Instance | None,
+    among: Collection[str] = (),
+    most: float | None = None,
+    too_long: bool = False,
 ) -> list[LeftOut]:
-    """Those whose role it is, and that were not considered."""
+    """Those whose role it is, and that were not considered.
+
+    `most`: calls that one may have at a time. `too_long`: the call is, for some of them, so room may be why.
+    """
     asked = {endpoint.instance.id for endpoint in considered}
+    # It is a wish, which may have left none.
+    among = () if asked.isdisjoint(among) else among
+    fleet = [*fleet]
+    prompt = prompt_tokens(call) if too_long else 0
+    needed = prompt + asked_tokens(call) if too_long else 0
+    looks_behind = role is Role.PREFILL and (too_long or avoid)
+    behind = _why_none_behind(call, fleet, avoid, needed) if looks_behind else {}
     return [
-        LeftOut(one.instance.id, _why_not(one, role, call, avoid, peer))
+        LeftOut(
+            one.instance.id,
+            _why_not(one, role, call, avoid, peer, among, most, prompt, needed, behind),
+        )
         for one in fleet
         if one.instance.role.serves(role) and one.instance.id not in asked
     ]
 
 
 def _why_not(
-    one: Endpoint, role: Role, call: Call, avoid: Collection[str], peer: Instance | None
+    one: Endpoint,
+    role: Role,
+    call: Call,
+    avoid: Collection[str],
+    peer: Instance | None,
+    among: Collection[str],
+    most: float | None,
+    prompt: int,
+    needed: int,
+    behind: Mapping[str, str],
 ) -> str:
-    """The first reason that holds; those that last come first."""
+    """The first reason that holds; those that last come first.
+
+    `prompt`, `needed`: tokens that the call may take of a context, without its answer and with it.
+    """
     instance, model = one.instance, call.model
     if peer is not None and instance.id == peer.id:
         return "it has the other half of the call"
@@ -253,8 +288,35 @@ def _why_not(
         return "it has failed this call before"
     if not one.serves(role):
         return "it is to serve the other side now"
-    if too_short := why_too_short(call, one, role is Role.PREFILL):
+    if too_short := why_too_short(call, one, prompt if role is Role.PREFILL else needed):
         return too_short
+    if instance.id in behind:
+        return behind[instance.id]
+    keeps = instance.role is Role.BOTH and one.serves(Role.DECODE)
+    if keeps and (too_short := why_too_short(call, one, needed)):
+        return too_short
+    if among and instance.id not in among:
+        return "the call is not split, and stays with those that were named for that"
+    if most is not None and calls_as(role, one) >= most:
+        return f"it has as many calls as it may ({most:g})"
     if one.careful:
         return f"it is on its way back ({one.state}), and gets only some calls"
     return f"there is no other engine that speaks {instance.speaks} for it to be paired with"
+
+
+def _why_none_behind(
+    call: Call, fleet: Sequence[Endpoint], avoid: Collection[str], needed: int
+) -> Mapping[str, str]:
+    """Id of a reader that has partners -> why none of them is to answer after it."""
+    answering = [
+        one
+        for one in fleet
+        if one.fit and one.serves(Role.DECODE) and (call.model is None or call.model in one.models)
+    ]
+    left = [one for one in answering if one.instance.id not in avoid] or answering
+    roomy = [one for one in left if not why_too_short(call, one, needed)]
+    why = {one.instance.id: _ALL_FAILED for one in in_pairs(fleet, answering)}
+    why |= {one.instance.id: _NO_ROOM for one in in_pairs(fleet, left)}
+    for one in in_pairs(fleet, roomy):
+        del why[one.instance.id]
+    return why

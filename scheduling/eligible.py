@@ -43,8 +43,11 @@ class EligibleSet:
             instance reads prompts, in whatever state it is now.
         model: Its name.
         shortest: Tokens of the shortest context of these; 0 where none says how long it is.
+        uneven: Whether one of these may have room for a call that another one has none for.
         longest: Of all engines of the model that answer, in whatever state, tokens of the longest context: more is
             refused by all of them. 0 where one of them says no length, or may cut what is longer.
+        leaving: Engines that answer calls, and get no more of them to answer now; of those that serve the same models, as
+            calls are not counted for each model and engine.
     """
 
     up: dict[Role, Sequence[Endpoint]] = field(default_factory=dict)
@@ -55,22 +58,28 @@ class EligibleSet:
     several_read: bool = False
     model: str = ""
     shortest: int = 0
+    uneven: bool = False
     longest: int = 0
+    leaving: Sequence[Endpoint] = ()
 
 
 def eligible_of(
-    serving: Sequence[Endpoint], *, roles_change: bool = False, model: str = ""
+    serving: Sequence[Endpoint],
+    *,
+    roles_change: bool = False,
+    model: str = "",
+    removed: Sequence[Endpoint] = (),
 ) -> EligibleSet:
-    """Of all that serve the model, in whatever state."""
+    """Of all that serve the model, in whatever state. `removed`: those that did, and are no instances any more."""
     doubted = [c for c in serving if c.may_serve]
     fit = [c for c in doubted if c.fit]
     plain, prefill, decode = (
         _of(role, fit) or _of(role, doubted) for role in (Role.PLAIN, Role.PREFILL, Role.DECODE)
     )
-    paired = _in_pairs(prefill, decode), _in_pairs(decode, prefill)
+    paired = in_pairs(prefill, decode), in_pairs(decode, prefill)
     if not paired[0] and not _of(Role.PLAIN, fit):
         whole = _of(Role.PREFILL, doubted), _of(Role.DECODE, doubted)
-        paired = _in_pairs(*whole), _in_pairs(*reversed(whole))
+        paired = in_pairs(*whole), in_pairs(*reversed(whole))
     disaggregated = bool(paired[0])
     if disaggregated:
         prefill, decode = paired
@@ -81,6 +90,7 @@ def eligible_of(
         Role.ENCODE: _of(Role.ENCODE, fit) or _of(Role.ENCODE, doubted),
     }
     serving_texts = [*prefill, *decode, *plain]
+    answering = set(decode if disaggregated or not plain else plain)
     return EligibleSet(
         up,
         disaggregated,
@@ -93,11 +103,21 @@ def eligible_of(
             (c.lengths[model] for c in serving_texts if model in c.lengths),
             default=0,
         ),
-        longest=_longest([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
+        uneven=len({c.lengths.get(model) for c in serving_texts}) > 1,
+        longest=longest_of([c for c in serving if c.instance.role not in _ANSWER_NONE], model),
+        leaving=[
+            c
+            for c in (*serving, *removed)
+            if c.calls > c.prefills
+            and c.instance.role not in _ANSWER_NONE
+            and c not in answering
+            and all(c.models == one.models for one in answering)
+        ],
     )
 
 
-def _longest(answering: Sequence[Endpoint], model: str) -> int:
+def longest_of(answering: Sequence[Endpoint], model: str) -> int:
+    """Tokens above which all of them refuse a call; 0 where one may not."""
     found = [c.lengths.get(model, 0) if c.strict else 0 for c in answering]
     return max(found) if found and all(found) else 0
 
@@ -149,7 +169,7 @@ def _parts(at: Place) -> Iterator[tuple[str, ...]]:
         yield ("zone", at.zone)
 
 
-def _in_pairs(some: Sequence[Endpoint], others: Sequence[Endpoint]) -> list[Endpoint]:
+def in_pairs(some: Sequence[Endpoint], others: Sequence[Endpoint]) -> list[Endpoint]:
     """Those that have a partner among the others; none pairs with itself."""
     who_speak = Counter(c.instance.speaks for c in others)
     ids = {c.instance.id for c in others}

@@ -39,13 +39,16 @@ class Endpoint:
         lengths: Of these, how many tokens a prompt and its answer may have, where it says that.
         strict: Whether it refuses what is longer, and cuts none of it.
         calls: Reserved and not yet ended.
+        prefills: Of these, those that it only reads, for another one to answer; without those of replicas.
         tokens: Prompt tokens of those calls, estimated.
         unread_tokens: Of these, what it has still to compute itself.
+        presumed: Calls of this process whose prompt counts as read, though nothing has shown it.
         own_unread_squares: The sum of squares of those of this process, prompt by prompt.
         latency: How long what it does will take.
         dropped: How often a prompt that it was to compute was taken away again, as its call gave way.
         answering: Calls for which it makes tokens now, as far as can be seen.
-        read_tokens: All prompt tokens that it has ever computed itself.
+        read_tokens: All prompt tokens that it has ever had to compute itself and has not any more: read, presumed to be, or in vain.
+        shown_reads: How often it has shown that it had read a prompt of ours, ever.
         watched: Streams of which its pace is learnt just now.
         whole_calls: Calls whose prompt was its own to compute, since we know it.
         handed_over: Calls that it answered with KV of a prefill engine, since we know it.
@@ -74,13 +77,16 @@ class Endpoint:
     lengths: Mapping[str, int] = field(default_factory=lambda: NO_LENGTHS)
     strict: bool = False
     calls: int = 0
+    prefills: int = 0
     tokens: int = 0
     unread_tokens: int = 0
+    presumed: int = 0
     own_unread_squares: int = 0
     latency: LatencyModel = field(default_factory=LatencyModel)
     dropped: int = 0
     answering: int = 0
     read_tokens: int = 0
+    shown_reads: int = 0
     watched: int = 0
     whole_calls: int = 0
     handed_over: int = 0
@@ -103,6 +109,10 @@ class Endpoint:
     def own_calls(self) -> int:
         """Those of this process."""
         return self.calls if self.shared is None else self.calls - self.shared.calls
+
+    @property
+    def own_prefills(self) -> int:
+        return self.prefills if self.shared is None else self.prefills - self.shared.near.prefills
 
     @property
     def own_unread_tokens(self) -> int:

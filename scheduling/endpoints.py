@@ -56,6 +56,7 @@ class Endpoints:
         self._draw = draw or Random().random
         self.by_id: dict[str, Endpoint] = {}
         self.eligible_sets: dict[str | None, EligibleSet] = {}
+        self._removed: list[Endpoint] = []
         self._families = Families()
         self._only_model: str | None = None
         self._roles_change = False
@@ -67,6 +68,12 @@ class Endpoints:
 
     def get(self, instance_id: str) -> Endpoint | None:
         return self.by_id.get(instance_id)
+
+    @property
+    def removed(self) -> Sequence[Endpoint]:
+        """Those at which calls run on."""
+        self._removed = [endpoint for endpoint in self._removed if endpoint.calls]
+        return self._removed
 
     def put(self, record: Instance) -> Endpoint:
         """Adds an instance, or replaces what its record says; its account goes on."""
@@ -91,6 +98,11 @@ class Endpoints:
         endpoint = self.by_id.pop(instance_id, None)
         if endpoint is not None:
             self._families.remove(endpoint.latency)
+            if endpoint.shared is not None:
+                # Nothing tells of these any more.
+                endpoint.shared.take_in(endpoint, endpoint.shared.far, 0, 0, 0, 0)
+            if endpoint.calls:
+                self._removed.append(endpoint)
             self.on_lost(instance_id)
             self._changed()
 
@@ -140,10 +152,11 @@ class Endpoints:
         endpoint = self.by_id.get(instance_id)
         if endpoint is None or endpoint.asleep:
             return
-        if endpoint.up or endpoint.silent:
+        was_there = endpoint.up or endpoint.silent
+        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
+        if was_there:
             endpoint.left = True
             self.on_lost(instance_id)
-        endpoint.up, endpoint.silent, endpoint.asleep = False, False, True
         # Meant, so it is no ejection.
         self._changed()
 
@@ -304,7 +317,17 @@ class Endpoints:
             if not any(c.models for c in self):
                 raise _nobody_yet()
             raise UnknownModel(f"the model {model!r} does not exist", param="model")
-        return eligible_of(serving, roles_change=self._roles_change, model=model)
+        removed: Sequence[Endpoint] = self.removed if self._removed else ()
+        if removed:
+            # Who has a new record is the same engine: its calls take its places.
+            known = {_at(endpoint) for endpoint in self}
+            removed = [c for c in removed if model in c.models and _at(c) not in known]
+        return eligible_of(serving, roles_change=self._roles_change, model=model, removed=removed)
+
+
+def _at(endpoint: Endpoint) -> tuple[str, int | None]:
+    """Where its process listens."""
+    return endpoint.instance.url, endpoint.instance.dp_rank
 
 
 def _nobody_listens(instance_id: str) -> None: ...

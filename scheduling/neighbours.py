@@ -14,6 +14,8 @@ Pure: how processes tell each other is theirs.
 
 from typing import TYPE_CHECKING, Protocol
 
+from pdgate.protocols.instance import BOTH, PREFILL, Role
+
 if TYPE_CHECKING:
     from pdgate.scheduling.endpoint import Endpoint
 
@@ -27,19 +29,44 @@ def calls_of_this_gateway(endpoint: "Endpoint") -> int:
     return endpoint.calls if shared is None else endpoint.calls - shared.far.calls
 
 
+def prompts_of_this_gateway(endpoint: "Endpoint") -> int:
+    """Of these, at one that reads prompts: what an engine of both roles answers is none."""
+    if endpoint.instance.role is BOTH:
+        return endpoint.prefills
+    return calls_of_this_gateway(endpoint)
+
+
+def answers_of_this_gateway(endpoint: "Endpoint") -> int:
+    """Of these, those that it answers, or is to."""
+    return calls_of_this_gateway(endpoint) - endpoint.prefills
+
+
+def calls_as(role: Role, endpoint: "Endpoint") -> int:
+    """Of these, those that it has in that role."""
+    if role is PREFILL:
+        return prompts_of_this_gateway(endpoint)
+    return answers_of_this_gateway(endpoint)
+
+
 class ToldNumbers(Protocol):
-    """Four numbers that others can read, in that order."""
+    """Four numbers that others can read, in that order, and the calls that are only read there."""
 
     def __setitem__(self, index: int, number: int, /) -> None: ...
 
 
 class Others:
-    """The part of some others in an account."""
+    """The part of some others in an account.
 
-    __slots__ = ("answering", "calls", "tokens", "unread_tokens")
+    Attributes:
+        count: How many they are; said of replicas only.
+        prefills: Of calls, those that are only read there; said of workers only.
+    """
+
+    __slots__ = ("answering", "calls", "count", "prefills", "tokens", "unread_tokens")
 
     def __init__(self) -> None:
-        self.calls = self.tokens = self.unread_tokens = self.answering = 0
+        self.calls = self.tokens = self.unread_tokens = self.answering = self.count = 0
+        self.prefills = 0
 
 
 class SharedEndpoint:
@@ -82,6 +109,7 @@ class SharedEndpoint:
             told[1] = endpoint.tokens - self.tokens
             told[2] = endpoint.unread_tokens - self.unread_tokens
             told[3] = endpoint.answering - self.answering
+            told[4] = endpoint.prefills - self.near.prefills
 
     def take_in(
         self,
@@ -91,6 +119,7 @@ class SharedEndpoint:
         tokens: int,
         unread_tokens: int,
         answering: int,
+        prefills: int = 0,
     ) -> None:
         """`others`, which are `near` or `far`, have so much in flight now."""
         more = calls - others.calls
@@ -113,3 +142,7 @@ class SharedEndpoint:
             endpoint.answering += more
             self.answering += more
             others.answering = answering
+        more = prefills - others.prefills
+        if more:
+            endpoint.prefills += more
+            others.prefills = prefills

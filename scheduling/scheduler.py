@@ -23,8 +23,14 @@ from pdgate.protocols.instance import (
     Instance,
     Role,
 )
-from pdgate.scheduling.context_length import long_enough
+from pdgate.scheduling.context_length import (
+    long_enough,
+    may_be_too_long,
+    refused_by_all,
+    with_room_behind,
+)
 from pdgate.scheduling.decision_trace import (
+    CHOSEN_BEFORE,
     MOST_SHOWN,
     ONLY_ONE,
     DecisionTrace,
@@ -34,12 +40,13 @@ from pdgate.scheduling.decision_trace import (
 )
 from pdgate.scheduling.decision_trace import Rule as Steps
 from pdgate.scheduling.disaggregation import Always, Decision, SplitRule, Taken
-from pdgate.scheduling.disaggregation.decision import ONE_TOKEN
-from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
+from pdgate.scheduling.disaggregation.decision import NO_ROOM, ONE_TOKEN
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED, Reads
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
 from pdgate.scheduling.health.cause import cause_of
+from pdgate.scheduling.neighbours import calls_as
 from pdgate.scheduling.partners import Partners
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.prefix.index import PrefixIndex, PrefixUpdate
@@ -47,6 +54,7 @@ from pdgate.scheduling.reservation import Reservation, ended_well
 
 NOTHING_OF_THEIR_OWN: Final[Mapping[str, Mapping[Role, Policy]]] = {}
 
+_SPLIT: Final = Taken.SPLIT
 _PREFILL_ONLY: Final = Decision(Taken.PREFILL_ONLY, ONE_TOKEN)
 
 
@@ -54,7 +62,9 @@ class Scheduler:
     """
     Attributes:
         rule: Which calls are split; another one counts from the next call on.
-        freed: Called when a prefill engine has room for another call.
+        freed: Called when an engine has room for another prompt.
+        places: Calls that one engine may read at a time, and answer, while another one has a place, inf for any number; None for
+            no limit at all.
         told: Called with the trace of every decision; None where no trace is wanted.
     """
 
@@ -75,6 +85,7 @@ class Scheduler:
         self._eligible_sets, self._by_id = endpoints.eligible_sets, endpoints.by_id
         self._worked = endpoints.worked
         self.freed: Callable[[], None] | None = None
+        self.places: tuple[float, float] | None = None
         self.told: Callable[[Call, DecisionTrace], None] | None = None
         self._rule = rule or Always()
         self._policies = {PREFILL: prefill, DECODE: decode, PLAIN: plain, ENCODE: encode or plain}
@@ -142,20 +153,63 @@ class Scheduler:
         """Whether an instance of the role has the call's model, in whatever state it is."""
         return self._endpoints.has(role, call.model)
 
-    def decide(
-        self, call: Call, prefill: Instance, *, prefill_can_answer: bool = False
-    ) -> Decision:
+    def decide(self, call: Call, prefill: Reads, *, prefill_can_answer: bool = False) -> Decision:
         """Whether the call, for which this engine is reserved, is worth splitting now."""
         rule = self._rule
         if prefill_can_answer and rule.prefill_may_answer:
             return _PREFILL_ONLY
         fixed = rule.fixed
-        if fixed is not None:
+        if fixed is not None and (prefill.instance.role is not BOTH or fixed.taken is not _SPLIT):
             return fixed
         eligible = self._endpoints.eligible(call.model)
-        decodes = _partners(eligible.up[DECODE], eligible, prefill)
-        reserved = self._by_id.get(prefill.id) or Endpoint(prefill)
-        return rule.decide(call, reserved, decodes, self._cached_for_decode(call))
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        if fixed is not None and not too_long:
+            return fixed
+        instance = prefill.instance
+        reserved = self._by_id.get(instance.id) or Endpoint(instance)
+        decodes, may_keep = _decodes(call, reserved, eligible, too_long)
+        if not decodes:
+            return Decision(Taken.LOCAL, NO_ROOM, among=(instance.id,))
+        if fixed is not None:
+            return fixed
+        cached = self._cached_for_decode(call)
+        if cached and may_keep and instance.role is BOTH:
+            cached = _with_readers(cached, call, reserved, prefill.unread_tokens)
+        return rule.decide(call, reserved, decodes, cached, may_keep)
+
+    def stays(self, call: Call, prefill: Endpoint) -> bool:
+        """Whether the call would not be split now, if this engine were chosen to read it. Nothing changes by the question."""
+        fixed = self._rule.fixed
+        if fixed is not None:
+            return fixed.taken is not Taken.SPLIT
+        eligible = self._endpoints.eligible(call.model)
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        decodes, may_keep = _decodes(call, prefill, eligible, too_long)
+        if not decodes:
+            return True
+        cached = self._cached_for_decode(call)
+        tokens = unread = call.prompt_tokens
+        if self._prefixes is not None and (self._decode_asks or eligible.several_read):
+            # As `reserve` does.
+            unread -= self._prefixes.matched(call).get(prefill.instance.id, 0)
+        if cached and may_keep and prefill.instance.role is BOTH:
+            cached = _with_readers(cached, call, prefill, unread)
+        # The rule looks at an engine that has the call. The end of a reservation counts as work:
+        # a frozen engine would look well for as long as calls come.
+        latency = prefill.latency
+        overlooked, latency.overlooked = latency.overlooked, 0
+        prefill.calls += 1
+        prefill.tokens += tokens
+        prefill.unread_tokens += unread
+        prefill.own_unread_squares += unread * unread
+        try:
+            return not self._rule.would_split(call, prefill, decodes, cached, may_keep)
+        finally:
+            prefill.own_unread_squares -= unread * unread
+            prefill.unread_tokens -= unread
+            prefill.tokens -= tokens
+            prefill.calls -= 1
+            latency.overlooked = overlooked
 
     def works(self, instance: Instance, *, lately: bool = False) -> bool:
         """Whether an engine answers probes, and is not known to stand still."""
@@ -174,12 +228,14 @@ class Scheduler:
         reads: bool | None = None,
         alone: bool = False,
         among: Collection[str] = (),
+        with_room: bool = False,
     ) -> Reservation:
         """An instance of the role, not in `avoid`, that can pair with the peer.
 
-        `among`: one of these, if any of them is left; empty for no matter which.
+        `among`: one of these, if any of them is left and has room for the call; empty for no matter which.
         `reads`: whether it computes the prompt; None for what the role says.
         `alone`: whether it will do even if there is none that it can be paired with.
+        `with_room`: none will do in which the call has no room, where it has some in one of those in `avoid`.
 
         Raises UnknownModel, BadRequest, NoInstance.
         """
@@ -199,20 +255,35 @@ class Scheduler:
                 endpoints = _with_partners(endpoints, eligible, avoid) or endpoints
         if peer is not None and (eligible.mixed or peer.role is BOTH):
             endpoints = _partners(endpoints, eligible, peer)
-        if among:
-            endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if not endpoints:
             if self.told is not None:
                 self._tell(self.told, call, role, (), None, avoid, peer)
             raise _nobody(f"no {role.value} engine is")
-        if eligible.shortest:
+        too_long = eligible.shortest > 0 and may_be_too_long(call, eligible.shortest)
+        if too_long:
             reads_only = role is PREFILL and not alone
-            longest = 0 if call.at else eligible.longest
-            endpoints = long_enough(
-                call, endpoints, eligible.model, eligible.shortest, longest, reads_only
-            )
+            if among and role is DECODE:
+                endpoints = _beside_named(endpoints, eligible, among, avoid, peer)
+            left = endpoints
+            endpoints = self._with_room(call, endpoints, eligible, reads_only, avoid)
+            if (avoid and not call.at) and (
+                refused_by_all(call, left, eligible.model, reads_only)
+                or (with_room and not self._as_roomy(call, endpoints, eligible, role, peer, among))
+            ):
+                if self.told is not None:
+                    self._tell(self.told, call, role, (), None, avoid, peer)
+                raise _nobody(f"no {role.value} engine that has room for the call is")
+        if among:
+            endpoints = [c for c in endpoints if c.instance.id in among] or endpoints
         if eligible.careful:
             endpoints = self._endpoints.admitted(endpoints)
+        if self.places is not None and len(endpoints) > 1 and role is not ENCODE:
+            most = self.places[role is not PREFILL]
+            for one in endpoints:
+                # Most have fewer, whatever their calls are.
+                if one.calls >= most:
+                    endpoints = _with_places(endpoints, role, most)
+                    break
         one, partners = endpoints[0], None
         if len(endpoints) > 1:
             policy = self._policy(role, call) if self._of_models else self._policies[role]
@@ -220,13 +291,13 @@ class Scheduler:
                 one = policy.choose_beside(call, endpoints, peer)
             else:
                 if eligible.placed and role is PREFILL:
-                    partners = self._partners(call, eligible, avoid)
+                    partners = self._partners(call, eligible, avoid, too_long)
                 if partners is not None:
                     one = policy.choose_ahead(call, endpoints, partners)
                 else:
                     one = policy.choose(call, endpoints)
         if self.told is not None:
-            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners)
+            self._tell(self.told, call, role, endpoints, one, avoid, peer, partners, among)
         if reads is None:
             reads = role is not DECODE
         update = None
@@ -242,6 +313,8 @@ class Scheduler:
                 update = PrefixUpdate(prefixes, call, one, reads=reads)
             elif reads:
                 prefixes.read_tokens += call.prompt_tokens
+        prefills = role is PREFILL
+        freed = self.freed if reads or prefills else None
         if role is DECODE:
             watches = self._rule.watches
             return Reservation(
@@ -250,22 +323,63 @@ class Scheduler:
                 reads,
                 not call.streams,
                 watches,
-                None,
+                freed,
                 update,
                 self._worked,
             )
-        freed = self.freed if role is PREFILL else None
         return Reservation(
-            one, call.prompt_tokens, reads, False, False, freed, update, self._worked
+            one, call.prompt_tokens, reads, False, False, freed, update, self._worked, prefills
         )
 
+    def _with_room(
+        self,
+        call: Call,
+        endpoints: Sequence[Endpoint],
+        eligible: EligibleSet,
+        reads_only: bool,
+        avoid: Collection[str],
+    ) -> Sequence[Endpoint]:
+        """Raises ContextTooLong."""
+        model, longest = eligible.model, 0 if call.at else eligible.longest
+        found = long_enough(call, endpoints, model, longest, reads_only)
+        if not reads_only or len(found) == 1:
+            return found
+        decodes = eligible.up[DECODE]
+        decodes = [c for c in decodes if c.instance.id not in avoid] or decodes
+        fixed = self._rule.fixed
+        may_keep = fixed is None or fixed.taken is not _SPLIT
+        return with_room_behind(call, found, decodes, model, may_keep)
+
+    def _as_roomy(
+        self,
+        call: Call,
+        endpoints: Sequence[Endpoint],
+        eligible: EligibleSet,
+        role: Role,
+        peer: Instance | None,
+        among: Collection[str],
+    ) -> bool:
+        """Whether any of these would be left for its room, if none were avoided."""
+        everyone = eligible.up[role]
+        if peer is not None:
+            everyone = _partners(everyone, eligible, peer)
+        if among and role is DECODE:
+            everyone = _beside_named(everyone, eligible, among, (), peer)
+        roomy = self._with_room(call, everyone, eligible, role is PREFILL, ())
+        ids = {c.instance.id for c in roomy}
+        return any(c.instance.id in ids for c in endpoints)
+
     def _partners(
-        self, call: Call, eligible: EligibleSet, avoid: Collection[str]
+        self, call: Call, eligible: EligibleSet, avoid: Collection[str], too_long: bool
     ) -> Partners | None:
         """For the prefill engine of the best pair; decode is then chosen beside it."""
         decodes = eligible.up[DECODE]
         if avoid:
             decodes = [c for c in decodes if c.instance.id not in avoid]
+        if too_long and decodes:
+            decodes = long_enough(call, decodes, eligible.model)
+        if self.places is not None:
+            decodes = _with_places(decodes, DECODE, self.places[1])
         return self._policy(DECODE, call).partners(call, decodes) if decodes else None
 
     def _tell(
@@ -278,9 +392,18 @@ class Scheduler:
         avoid: Collection[str],
         peer: Instance | None,
         partners: Partners | None = None,
+        named: Collection[str] = (),
     ) -> None:
         """Before the chosen one's account has the call, so that scores are those it was chosen by."""
-        others = left_out(self._endpoints, endpoints, role, call, avoid, peer)
+        most = None
+        if self.places is not None and role is not ENCODE:
+            most = self.places[role is not PREFILL]
+        eligible = self._endpoints.eligible(call.model)
+        # Where all are alike, room leaves none out.
+        too_long = eligible.uneven and may_be_too_long(call, eligible.shortest)
+        others = left_out(
+            self._endpoints, endpoints, role, call, avoid, peer, named, most, too_long
+        )
         policy = ""
         considered: list[Weighed] = []
         rule: Steps = ()
@@ -294,7 +417,8 @@ class Scheduler:
                 considered.extend(chooses.explain_ahead(call, among, partners))
             rule = chooses.rule(call, among, peer)
         elif one is not None:
-            considered.append(Weighed(one.instance.id, why=ONLY_ONE))
+            why = CHOSEN_BEFORE if one.instance.id in named else ONLY_ONE
+            considered.append(Weighed(one.instance.id, why=why))
         more = len(endpoints) - len(considered) + max(0, len(others) - MOST_SHOWN)
         chosen = "" if one is None else one.instance.id
         told(
@@ -359,6 +483,54 @@ def _partners(
     if eligible.mixed or peer.role is BOTH:
         return [c for c in endpoints if _pairs(c.instance, peer)]
     return endpoints
+
+
+def _beside_named(
+    endpoints: Sequence[Endpoint],
+    eligible: EligibleSet,
+    named: Collection[str],
+    avoid: Collection[str],
+    peer: Instance | None,
+) -> Sequence[Endpoint]:
+    """Those that speak as the named do, and the named: by these it was decided that the call has room there.
+
+    A reader of both roles may be in a pair as the one that reads alone, and answer a call itself all the same.
+    """
+    readers = [c for c in eligible.up[PREFILL] if c.instance.id in named and c.serves(DECODE)]
+    of_decode = [c for c in eligible.up[DECODE] if c.instance.id in named]
+    speak = {c.instance.speaks for c in (*readers, *of_decode)}
+    found = [c for c in endpoints if c.instance.speaks in speak]
+    there = {c.instance.id for c in found}.union(avoid, () if peer is None else (peer.id,))
+    return [*found, *[c for c in readers if c.instance.id not in there]] or endpoints
+
+
+def _decodes(
+    call: Call, prefill: Endpoint, eligible: EligibleSet, too_long: bool
+) -> tuple[Sequence[Endpoint], bool]:
+    """Those that could follow the prefill engine, and whether it may keep the call itself, if it can answer.
+
+    None, where it alone has room for the call; and it may not, where they have room and it has none.
+    """
+    decodes = _partners(eligible.up[DECODE], eligible, prefill.instance)
+    if not too_long:
+        return decodes, True
+    if prefill.instance.role is BOTH and prefill.serves(DECODE):
+        found = long_enough(call, [*decodes, prefill], eligible.model)
+        others = [one for one in found if one is not prefill]
+        return others, len(others) < len(found)
+    return long_enough(call, decodes, eligible.model), False
+
+
+def _with_readers(
+    cached: Mapping[str, int], call: Call, prefill: Endpoint, unread: int
+) -> Mapping[str, int]:
+    """With what the reader had of the prompt, all of which is on its way there."""
+    return {**cached, prefill.instance.id: call.prompt_tokens - unread}
+
+
+def _with_places(endpoints: Sequence[Endpoint], role: Role, most: float) -> Sequence[Endpoint]:
+    """Those that have fewer calls; all of them where none has, as who did not wait for a place has none elsewhere either."""
+    return [one for one in endpoints if calls_as(role, one) < most] or endpoints
 
 
 def _pairs(one: Instance, other: Instance) -> bool:

@@ -39,7 +39,7 @@ HOT: Final = {
     "gateway/metrics": "aggregates call_stats",
     "gateway/security": "authenticator headers keys",
     "gateway/upstream": "client connection exchange pool",
-    "protocols": "fields instance members openai request_id sse",
+    "protocols": "fields inline_media instance members openai request_id sse",
     "protocols/dialects": "nixl",
     "scheduling/admission": "line others room",
     "scheduling": "account context_length eligible endpoint endpoints reservation scheduler",

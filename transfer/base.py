@@ -76,7 +76,8 @@ class Descriptor:
         backend: Name of the backend that can reach it.
         epoch: Random, new for every registration.
         length: Bytes.
-        address: What the backend needs to find it; plain strings and numbers.
+        address: What the backend needs to find it; plain strings and numbers, 4 KiB in all
+            (descriptors.py): a peer that says more is refused.
     """
 
     backend: str
@@ -134,7 +135,7 @@ class Grant(ABC):
     @abstractmethod
     def revoke(self) -> None:
         """Lets the peer in no more and breaks off what it does. Returns when nothing of it moves,
-        where the backend can know.
+        where the backend can know. What it has written and nobody has expected counts no more.
         """
 
 
@@ -161,7 +162,7 @@ class Region(ABC):
         """Lets this peer do so with this part, for so long, and count these immediates.
 
         A backend whose bytes are moved by hardware, by the kernel or by a library grants the whole
-        region, and only by not saying where it is to anybody else.
+        region, and only by not saying where it is to other peers.
         """
         return _Whole(self.descriptor)
 

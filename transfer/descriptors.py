@@ -10,6 +10,12 @@ from pdgate.transfer.runtime.arrivals import MAX_IMMEDIATE
 from pdgate.transfer.runtime.links import Address
 
 EPOCH_BYTES = 16
+MAX_BYTES = 4096
+"""Of all texts in one; those of the backends here have less than 500. It is kept for as long as what it
+was said for, and goes to movers in one packet.
+"""
+MAX_FIELDS = 64
+MAX_NUMBER = 1 << 63
 
 
 def new_epoch() -> str:
@@ -54,9 +60,26 @@ def from_data(data: object) -> Descriptor:
             "epoch": str(epoch),
             "length": int(length),
             "address": dict(address),
-        } if length >= 0:
+        } if 0 <= length < MAX_NUMBER:
+            _check_size(backend, epoch, address)
             return Descriptor(backend, epoch, length, address)
     raise ValueError("not a transfer descriptor")
+
+
+def _check_size(backend: str, epoch: str, address: Mapping[Any, Any]) -> None:
+    """Plain texts and numbers, and few of them. Raises ValueError."""
+    if len(address) > MAX_FIELDS or not all(map(_plain, [*address, *address.values()])):
+        raise ValueError("a transfer descriptor whose address is no short plain data")
+    texts = [one for one in [backend, epoch, *address, *address.values()] if isinstance(one, str)]
+    # In UTF-8 it is no shorter, and only what is short is worth encoding.
+    if sum(map(len, texts)) > MAX_BYTES or sum(len(one.encode()) for one in texts) > MAX_BYTES:
+        raise ValueError(f"a transfer descriptor of more than {MAX_BYTES} bytes")
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, int):
+        return -MAX_NUMBER <= value < MAX_NUMBER
+    return isinstance(value, str | float)
 
 
 def text(address: Mapping[str, Any], name: str) -> str:

@@ -34,18 +34,19 @@ def fleet(slow_motion: float = 1.0) -> Iterator[Mapping[str, str]]:
 
 
 def _engine(running: ExitStack, role: str, pace: Sequence[str]) -> str:
-    process = _start(running, "engine", "--role", role, *ENGINE, *pace)
+    process = start(running, "engine", "--role", role, *ENGINE, *pace)
     return process.wait_for_line(r"engine ready (http://\S+)", START_SECONDS)[1]
 
 
 def _gateway(running: ExitStack, rule: str, prefill: str, decode: str) -> str:
     told = ("--disaggregate", rule, "--uncached-tokens", str(UNCACHED_TOKENS))
-    process = _start(running, "serve", "--prefill", prefill, "--decode", decode, *told)
+    process = start(running, "serve", "--prefill", prefill, "--decode", decode, *told)
     url = process.wait_for_line(r"pdgate listens on (http://\S+)", START_SECONDS)[1]
     process.wait_for_http(f"{url}/ready", START_SECONDS)
     return url
 
 
-def _start(running: ExitStack, *words: str) -> Child:
+def start(running: ExitStack, *words: str) -> Child:
+    """`pdgate` with these words, on a free port, until the stack ends."""
     command = [sys.executable, "-m", "pdgate", words[0], "--port", "0", *words[1:]]
     return running.enter_context(child(command, name=words[0]))

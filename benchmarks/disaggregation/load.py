@@ -83,11 +83,11 @@ async def times_of_tokens(http: httpx2.AsyncClient, body: Mapping[str, object]) 
     seen = [perf_counter()]
     async with http.stream("POST", "/v1/completions", json=body) as answer:
         answer.raise_for_status()
-        seen += [perf_counter() async for line in answer.aiter_lines() if _is_token(line)]
+        seen += [perf_counter() async for line in answer.aiter_lines() if is_token(line)]
     if len(seen) <= wanted // 2:
         raise RuntimeError(f"only {len(seen) - 1} events of {wanted} tokens")
     return seen
 
 
-def _is_token(line: str) -> bool:
+def is_token(line: str) -> bool:
     return line.startswith("data: {") and bool(json.loads(line.removeprefix("data: "))["choices"])

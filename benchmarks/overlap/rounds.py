@@ -1,13 +1,14 @@
 """Turns of the three ways, and what was hidden in each round."""
 
+import os
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Final
 
-from benchmarks.overlap import cores
 from benchmarks.overlap.prefill import Model, Prefill, Run, layer_ranges
 from benchmarks.transfer import cases, ends
 from benchmarks.transfer.pair import Process
@@ -80,7 +81,7 @@ def run(backend: str, model: Model, rounds: int, say: Callable[[str], None]) -> 
         stack.enter_context(theirs)
         remote = descriptors.from_data(far.hello)
         to = stack.enter_context(closing(mover.open(remote, line.fileno())))
-        stack.enter_context(cores.apart([far.pid, mover.pid]))
+        stack.enter_context(apart([far.pid, mover.pid]))
         prefill = Prefill(model)
         found = []
         for number in range(rounds + 1):
@@ -129,3 +130,29 @@ def figures(backend: str, model: Model, found: list[Round]) -> Figures:
 
 def _spread(shares: Sequence[float]) -> Spread:
     return median(shares), min(shares), max(shares)
+
+
+@contextmanager
+def apart(pids: list[int]) -> Iterator[None]:
+    """This process on the first core that it may use, those on the others; all again afterwards: compute has a core of
+    its own, as it has where there are more than two.
+
+    With a single core nobody is moved.
+    """
+    first, *others = cores = sorted(os.sched_getaffinity(0))
+    if not others:
+        yield
+        return
+    _confine(os.getpid(), {first})
+    for pid in pids:
+        _confine(pid, set(others))
+    try:
+        yield
+    finally:
+        _confine(os.getpid(), set(cores))
+
+
+def _confine(pid: int, cores: set[int]) -> None:
+    """All threads that it has; those to come do as the one that starts them."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)

@@ -1,13 +1,13 @@
 """Calls at their times, and what callers saw."""
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import httpx2
 
+from benchmarks.disaggregation.load import is_token
 from benchmarks.simulation_validation.piece import Call
 from pdgate.protocols.priority import ORDINARY
 
@@ -53,12 +53,8 @@ async def ask(
     headers = {} if urgency == ORDINARY else {"x-priority": str(urgency)}
     async with http.stream("POST", "/v1/completions", json=body, headers=headers) as answer:
         answer.raise_for_status()
-        times += [perf_counter() async for line in answer.aiter_lines() if _is_token(line)]
+        times += [perf_counter() async for line in answer.aiter_lines() if is_token(line)]
     if len(times) < 3:
         raise RuntimeError(f"{len(times) - 1} events of {answer_tokens} tokens")
     # Several tokens may come in one event, so not events but tokens are counted.
     return Seen(times[1] - times[0], (times[-1] - times[1]) / (answer_tokens - 1), urgency)
-
-
-def _is_token(line: str) -> bool:
-    return line.startswith("data: {") and bool(json.loads(line.removeprefix("data: "))["choices"])

@@ -1,12 +1,11 @@
 """The engines and the gateway that are measured, as processes of this machine."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
+from benchmarks.disaggregation.fleet import start
 from benchmarks.simulation_validation.piece import PAGE_TOKENS
-from tests.support.processes import Child, child
 
 START_SECONDS = 180
 STEP_MS, READ_MS = 20.0, 0.4
@@ -44,18 +43,13 @@ def fleet(
     with ExitStack() as running:
         # All at once: most of their start is imports.
         roles = ["prefill"] * prefills + ["decode"] * decodes
-        engines = [_start(running, "engine", "--role", role, *limits, *pace) for role in roles]
+        engines = [start(running, "engine", "--role", role, *limits, *pace) for role in roles]
         urls = [
             one.wait_for_line(r"engine ready (http://\S+)", START_SECONDS)[1] for one in engines
         ]
         flags = [word for role, url in zip(roles, urls, strict=True) for word in (f"--{role}", url)]
         told = ("--prefill-policy", policy, "--decode-policy", policy)
-        gateway = _start(running, "serve", *flags, *told, *more)
+        gateway = start(running, "serve", *flags, *told, *more)
         url = gateway.wait_for_line(r"pdgate listens on (http://\S+)", START_SECONDS)[1]
         gateway.wait_for_http(f"{url}/ready", START_SECONDS)
         yield Fleet(url, urls[0])
-
-
-def _start(running: ExitStack, *words: str) -> Child:
-    command = [sys.executable, "-m", "pdgate", words[0], "--port", "0", *words[1:]]
-    return running.enter_context(child(command, name=words[0]))

@@ -7,8 +7,10 @@ still counted as in flight when all was over.
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic, sleep
@@ -17,7 +19,6 @@ from urllib.request import urlopen
 
 from benchmarks.soak.faults import may_fail, must_fail
 from benchmarks.soak.load import SHOWN, Answers, ask_for
-from benchmarks.soak.process import Holding, holding
 from pdgate.lab.chaos import running
 
 WARM_SECONDS = 300.0
@@ -28,6 +29,20 @@ LEAVING_SECONDS = 10.0
 ENGINES = (sys.executable, "-m", "benchmarks.soak.engines")
 SERVE = (sys.executable, "-m", "pdgate", "serve", "--port", "0", "--pdd-protocol", "vllm-nixl")
 GAUGES = ("pdgate_calls_in_flight", "pdgate_instance_calls", "pdgate_kv_held")
+_PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a process holds, as Linux tells it.
+
+    Attributes:
+        bytes: Resident memory.
+        descriptors: Open files and sockets.
+    """
+
+    bytes: int
+    descriptors: int
 
 
 def main() -> None:
@@ -126,6 +141,13 @@ def _figures(
         "descriptors": [held[0].descriptors, held[-1].descriptors],
         "amiss": {what: found for what, found in amiss.items() if found},
     }
+
+
+def holding(pid: int) -> Holding:
+    """Raises FileNotFoundError when it is gone."""
+    folder = Path(f"/proc/{pid}")
+    pages = int((folder / "statm").read_text(encoding="ascii").split()[1])
+    return Holding(pages * _PAGE_BYTES, len(list((folder / "fd").iterdir())))
 
 
 if __name__ == "__main__":

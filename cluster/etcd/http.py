@@ -131,7 +131,7 @@ class EtcdHttp:
         except bounded.TooLong as error:
             raise EtcdError(f"{self.endpoint}: {error}") from None
         try:
-            said: Any = wire.parsed(text)
+            said: Any = bounded.parsed(text)
         except ValueError:
             said = None
         if answer.status_code == 404 and not isinstance(said, dict):

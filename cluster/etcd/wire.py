@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
+from pdgate.cluster.bounded import parsed
 from pdgate.cluster.directory import StoreAway
 
 Body = dict[str, Any]
@@ -60,12 +59,10 @@ class EtcdContents:
     Attributes:
         entries: In the order in which they were written.
         revision: Up to which the entries are complete.
-        cluster: Which store this is.
     """
 
     entries: Mapping[str, bytes]
     revision: int
-    cluster: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,7 @@ def contents(answer: Body) -> EtcdContents:
     try:
         written = sorted(answer.get("kvs", ()), key=lambda found: int(found["mod_revision"]))
         entries = {_decode(found["key"]): _value(found) for found in written}
-        return EtcdContents(entries, *_header(answer))
+        return EtcdContents(entries, _revision(answer))
     except _NONSENSE as error:
         raise _nonsense(error) from None
 
@@ -123,7 +120,7 @@ def contents(answer: Body) -> EtcdContents:
 def revision(answer: Body) -> int:
     """Revision that the store was at. Raise EtcdError."""
     try:
-        return _header(answer)[0]
+        return _revision(answer)
     except _NONSENSE as error:
         raise _nonsense(error) from None
 
@@ -142,7 +139,7 @@ def lease_kept(answer: Body) -> int:
         # No lifetime left, or none said, is how etcd says that it knows no such lease.
         if int(answer["result"].get("TTL", 0)) <= 0:
             raise LeaseGone("the lease has ended")
-        return _header(answer["result"])[0]
+        return _revision(answer["result"])
     except _NONSENSE as error:
         raise _nonsense(error) from None
 
@@ -163,14 +160,6 @@ def line(text: bytes) -> Created | Compacted | Changes:
         return Changes(tuple(_change(event) for event in result.get("events", ())))
     except _NONSENSE as error:
         raise _nonsense(error) from None
-
-
-def parsed(text: bytes) -> Any:
-    """JSON. Raises ValueError."""
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
 
 
 def refusal(answer: Body) -> EtcdError:
@@ -194,9 +183,8 @@ def _nonsense(error: Exception) -> EtcdError:
     return EtcdError(f"what etcd answered cannot be read: {error!r}")
 
 
-def _header(answer: Body) -> tuple[int, str]:
-    header = answer["header"]
-    return int(header["revision"]), str(header.get("cluster_id", ""))
+def _revision(answer: Body) -> int:
+    return int(answer["header"]["revision"])
 
 
 def _change(event: Body) -> EtcdChange:

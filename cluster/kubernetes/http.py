@@ -114,7 +114,7 @@ class KubernetesHttp:
             if len(body) > LONGEST_REFUSAL:
                 break
         try:
-            said = wire.parsed(bytes(body))
+            said = bounded.parsed(bytes(body))
         except ValueError:
             # Not from the API server, but from something before it.
             said = None

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-import msgspec
+from pdgate.cluster.bounded import parsed
 
 Body = dict[str, Any]
 
@@ -130,14 +130,6 @@ def line(text: bytes) -> Written | Deleted | Bookmark:
             return Bookmark(version)
         case _:
             raise WatchInterrupted(f"no event of a watch is called {str(kind)[:40]!r}")
-
-
-def parsed(body: bytes) -> Any:
-    """JSON. Raises ValueError."""
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(str(error)) from None
 
 
 def refusal(status: int, answer: Any, wait_seconds: float = 0.0) -> KubernetesError:

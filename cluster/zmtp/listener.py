@@ -31,7 +31,6 @@ class ZmtpPeer:
     """
     Attributes:
         identity: That its socket has, or one of its own.
-        most_bytes: Of its messages.
     """
 
     def __init__(self, wire: Wire, identity: bytes) -> None:
@@ -39,12 +38,8 @@ class ZmtpPeer:
         self.identity = identity or b"\0" + secrets.token_bytes(8)
         self._wire = wire
 
-    @property
-    def most_bytes(self) -> int:
-        return self._wire.most_bytes
-
-    @most_bytes.setter
-    def most_bytes(self, most_bytes: int) -> None:
+    def may_send(self, most_bytes: int) -> None:
+        """Of each message that comes from now on."""
         self._wire.most_bytes = most_bytes
 
     def say(self, parts: Sequence[bytes]) -> None:

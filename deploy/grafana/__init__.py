@@ -3,6 +3,5 @@
 panels      what a dashboard is made of, as plain data
 overview, balance, hand_over, instances     the four dashboards
 as_json     plain data -> Grafana's JSON
-page        the list of all panels in docs/operations/dashboards.md
-build       writes the JSON files and that list
+build       writes the JSON files, and the list of all panels in docs/operations/dashboards.md
 """

@@ -1,7 +1,5 @@
 """Every failure as an error object of the API that was asked, and nowhere else."""
 
-import logging
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -9,8 +7,6 @@ from starlette.responses import JSONResponse, Response
 
 from pdgate.engine.api import messages
 from pdgate.protocols.errors import GatewayError, MethodNotAllowed, NotFound
-
-log = logging.getLogger(__name__)
 
 
 def install(app: Starlette) -> None:

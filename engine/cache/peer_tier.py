@@ -91,7 +91,6 @@ class PeerTier:
             if identity.is_open and not loopback(spec.host):
                 raise ValueError(f"the KV tier of {spec.host} is asked with a KV secret: {CURE}")
         self.counts = Counts()
-        self._block_bytes = block_bytes
         self._most = sum(spec.most_bytes for spec in specs) // block_bytes
         self._came: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()

@@ -142,7 +142,7 @@ class Tier:
 class Tiers:
     """
     Attributes:
-        stir: Called on the writer's thread when there is news for `take_news`; None where nobody listens.
+        stir: Called on the writer's thread when there is news for `take_news`; None without a publisher.
 
     Args:
         tiers: From the fastest on.

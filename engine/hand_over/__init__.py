@@ -4,6 +4,7 @@
     two_sided.py   what most protocols share: the engine's end of pdgate.transfer.messenger
     nixl, mooncake, kvt, sglang, decode_first: which engine is asked, by which key, and when
     tickets, claim_desk, lending: decode_first's, who serves which request, and what it may read
+    timely_http    where others are asked by HTTP: an answer has a time for all of it
     neuron         the same, but with a messenger of its own: pdgate.engine.neuron
 
 The protocols keep the fields and rules that a gateway sees. With vllm-kvt,

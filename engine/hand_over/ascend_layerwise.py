@@ -24,12 +24,13 @@ from urllib.parse import urlsplit
 
 from pdgate.engine.connector import Arrival, Keep, Load, Pages
 from pdgate.engine.hand_over import params as read
+from pdgate.engine.hand_over import timely_http
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.engine.prefill_worker.wire import BadLine, Claim, ClaimWord, Lines, WorkerAnswer
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.runtime import fleet
-from pdgate.transfer.runtime.channel import Channel, Door, dial
+from pdgate.transfer.runtime.channel import Channel, Door, Watch, dial
 from pdgate.transfer.runtime.listener import Listener
 
 PURPOSE: Final = "called"
@@ -124,7 +125,7 @@ class AscendLayerwiseHandOver(TwoSided):
             meeting.over.set()
         super().cancel(request_id)
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
         assert isinstance(source, Expected)
         meeting = source.meeting
         assert meeting is not None, "a load that was started"
@@ -132,7 +133,7 @@ class AscendLayerwiseHandOver(TwoSided):
             first = self.settings.speaks_for_all
             if first and not meeting.posted and not meeting.over.is_set():
                 meeting.posted = True
-                self._post(source, meeting, until)
+                self._post(source, meeting, until, watch)
             meeting.over.wait(max(0.0, until - time.monotonic()))
         finally:
             # Whatever comes now comes too late, and who asks again is answered at once.
@@ -143,7 +144,7 @@ class AscendLayerwiseHandOver(TwoSided):
             raise HandOverError(Why.UNKNOWN, "prefill has not called in time")
         return meeting.at
 
-    def _post(self, source: Expected, meeting: DecodeMeeting, until: float) -> None:
+    def _post(self, source: Expected, meeting: DecodeMeeting, until: float, watch: Watch) -> None:
         """Raises HandOverError."""
         host, _ = self.service_address
         said = {
@@ -164,7 +165,7 @@ class AscendLayerwiseHandOver(TwoSided):
         error: Exception | None = None
         for _ in range(POST_TRIES):
             try:
-                status = _posted(source.metaserver, said, until)
+                status = _posted(source.metaserver, said, until, watch)
             except (OSError, http.client.HTTPException) as failure:
                 error = failure
                 continue
@@ -237,14 +238,10 @@ def _url(found: str) -> str:
     raise ValueError("metaserver must be a URL, http://host:port/path")
 
 
-def _posted(url: str, said: Mapping[str, Any], until: float) -> int:
+def _posted(url: str, said: Mapping[str, Any], until: float, watch: Watch) -> int:
     """Raises OSError, HTTPException."""
     parts = urlsplit(url)
-    seconds = max(0.001, min(POST_SECONDS, until - time.monotonic()))
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=seconds)
-    try:
-        headers = {"content-type": "application/json"}
-        connection.request("POST", parts.path, json.dumps(said).encode(), headers)
-        return connection.getresponse().status
-    finally:
-        connection.close()
+    address = parts.hostname or "", parts.port or 0
+    headers, body = {"content-type": "application/json"}, json.dumps(said).encode()
+    until = min(until, time.monotonic() + POST_SECONDS)
+    return timely_http.asked(address, "POST", parts.path, headers, body, until, watch).status

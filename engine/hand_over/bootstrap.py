@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from pdgate.engine.hand_over import bootstrap_proof
+from pdgate.engine.hand_over import bootstrap_proof, timely_http
 from pdgate.engine.hand_over.workers import (
     MAX_ID,
     MAX_RANK,
@@ -38,6 +38,7 @@ from pdgate.engine.hand_over.workers import (
 )
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.runtime import fleet
+from pdgate.transfer.runtime.channel import Watch
 from pdgate.transfer.runtime.fleet import Identity, Keyring
 from pdgate.transfer.runtime.listener import Listener
 from pdgate.transfer.runtime.refusals import Reason
@@ -45,7 +46,6 @@ from pdgate.transfer.runtime.strangers import Strangers, receive
 
 MAX_HEAD_BYTES = 16 << 10
 MAX_BODY_BYTES = 64 << 10
-MAX_ANSWER_BYTES = 1 << 20
 QUERY_SECONDS = 5.0
 
 
@@ -207,13 +207,21 @@ def _response(status: HTTPStatus, body: bytes, proof: str = "") -> bytes:
 
 
 def query(
-    host: str, port: int, rank: int, engine_id: str, until: float, identity: Identity
+    host: str,
+    port: int,
+    rank: int,
+    engine_id: str,
+    until: float,
+    identity: Identity,
+    watch: Watch = lambda _: None,
 ) -> tuple[str, int]:
-    """The KV side of the engine with this rank and id (any id if empty). Raises HandOverError."""
+    """The KV side of the engine with this rank and id (any id if empty); `watch` as in `dial`.
+
+    Raises HandOverError.
+    """
     if identity.is_open and not fleet.loopback(host):
         raise HandOverError(Why.UNPROVEN, f"{host} is not loopback, and we have no KV secret")
-    seconds = max(0.001, min(QUERY_SECONDS, until - time.monotonic()))
-    data = _get(host, port, seconds, identity.keyring)
+    data = _get(host, port, min(until, time.monotonic() + QUERY_SECONDS), identity.keyring, watch)
     try:
         entry = json.loads(data)[str(rank)]
         found, worker = entry["engine_id"], urlsplit(entry["worker_addr"]["0"]["0"])
@@ -229,24 +237,20 @@ def query(
     return address[0], address[1]
 
 
-def _get(host: str, port: int, seconds: float, keyring: Keyring) -> bytes:
-    asked = bootstrap_proof.BootstrapQuestion(keyring)
-    connection = http.client.HTTPConnection(bracketed(host), port, timeout=seconds)
+def _get(host: str, port: int, until: float, keyring: Keyring, watch: Watch) -> bytes:
+    question = bootstrap_proof.BootstrapQuestion(keyring)
+    headers = {bootstrap_proof.FIELD: question.said}
     try:
-        connection.request("GET", "/query", headers={bootstrap_proof.FIELD: asked.said})
-        response = connection.getresponse()
-        data = response.read(MAX_ANSWER_BYTES)
+        answer = timely_http.asked((host, port), "GET", "/query", headers, None, until, watch)
     except (OSError, http.client.HTTPException) as error:
         raise HandOverError(Why.BROKEN, f"bootstrap server {host}:{port}: {error!r}") from None
-    finally:
-        connection.close()
-    if response.status != HTTPStatus.OK:
-        raise HandOverError(Why.BROKEN, f"bootstrap server {host}:{port}: {response.status}")
-    if not asked.holds(response.headers.get(bootstrap_proof.FIELD, ""), data):
+    if answer.status != HTTPStatus.OK:
+        raise HandOverError(Why.BROKEN, f"bootstrap server {host}:{port}: {answer.status}")
+    if not question.holds(answer.headers.get(bootstrap_proof.FIELD, ""), answer.data):
         raise HandOverError(
             Why.UNPROVEN, f"the bootstrap server at {host}:{port} proves no KV secret of ours"
         )
-    return data
+    return answer.data
 
 
 def _tcp(host: str, port: int) -> str:

@@ -53,6 +53,7 @@ from pdgate.transfer.messenger import core as messenger
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.messages import Lent
 from pdgate.transfer.messenger.source import Source, Target
+from pdgate.transfer.runtime.channel import Watch
 
 RENEW_SECONDS = 1.0
 """How often a waiting request sees to it that its item is on the queue."""
@@ -189,9 +190,9 @@ class DecodeFirstHandOver(KvtHandOver):
         self._tickets.cancel(request_id)
         super().cancel(request_id)
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
         if not isinstance(source, Queued):
-            return super().locate(source, until)
+            return super().locate(source, until, watch)
         turn = source.turn
         if self.settings.speaks_for_all:
             claim = turn.claim or self._stand_in_line(turn)

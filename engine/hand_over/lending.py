@@ -7,7 +7,7 @@
 
 Prefill computes only behind what it has read, so a load that ends well was read before. Other
 loads end while a peer may be reading: their pages are used again, so the loan is called in
-first, and the reader learns that what it has read is void.
+first: the reader can read no more, and learns that what it has read is void.
 """
 
 import secrets

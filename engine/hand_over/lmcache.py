@@ -50,7 +50,7 @@ class LMCacheHandOver(Connector):
         self._settings = settings
         self._blocks = NamedBlocks(layout, settings.model, [region.memory for region in regions])
         self._pushed = PushedBlocks(
-            settings.kv_host, settings.kv_port, settings.identity, layout.block_bytes, self.counters
+            settings.kv_host, settings.kv_port, settings.identity, layout.block_bytes
         )
         self.kv_address = (settings.advertised_host, self._pushed.port)
         self._sender = ThreadPoolExecutor(1, "pdgate-push")

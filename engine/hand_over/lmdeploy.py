@@ -23,10 +23,11 @@ from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.protocols.dialects import lmdeploy
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.source import FirstTokenSource, Source
+from pdgate.transfer.runtime.channel import Watch
 
 MOST_SESSION: Final = 2**63 - 1
 MOST_PEERS: Final = 1024
-"""Each takes what it was told of; the oldest is forgotten first."""
+"""An engine keeps as many; the oldest is forgotten first."""
 
 Peer = tuple[str, int, str]
 """Host and port of its KV side, and the name of its life."""
@@ -62,7 +63,7 @@ class LMDeployHandOver(TwoSided):
         )
         return self.load_from(source, len(arrival.prompt))
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
         if not source.host:
             raise HandOverError(Why.WRONG_ENGINE, "the prefill engine is not joined with this one")
         return source.host, source.port

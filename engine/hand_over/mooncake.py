@@ -26,6 +26,7 @@ from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.engine.hand_over.two_sided import TwoSided, wire_id
 from pdgate.transfer.messenger.source import Source
 from pdgate.transfer.messenger.workers import MessengerWorker
+from pdgate.transfer.runtime.channel import Watch
 
 _ASKED_BY_A = "remote_engine_id"
 
@@ -142,9 +143,9 @@ class MooncakeHandOver(TwoSided):
             "remote_port": port,
         }
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
         if not source.bootstrap:
-            return super().locate(source, until)
+            return super().locate(source, until, watch)
         return query(
             source.host,
             source.port,
@@ -152,6 +153,7 @@ class MooncakeHandOver(TwoSided):
             source.engine_id,
             until,
             self.settings.identity,
+            watch,
         )
 
     def close(self) -> None:

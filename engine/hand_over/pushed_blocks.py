@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
-from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.runtime import fleet
 from pdgate.transfer.runtime.channel import Channel, Door, dial
 from pdgate.transfer.runtime.fleet import Identity
@@ -42,11 +41,9 @@ class PushedBlocks:
         port: int,
         identity: Identity,
         block_bytes: int,
-        counters: MessengerCounters,
     ) -> None:
         """Listens from now on. Raises OSError for a taken port, ValueError if listening there takes a secret."""
         self._block_bytes = block_bytes
-        self._counters = counters
         self._lock = threading.Lock()
         self._pages: OrderedDict[str, bytes] = OrderedDict()
         self._bytes = 0

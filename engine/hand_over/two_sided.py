@@ -41,6 +41,7 @@ from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Source, Target
 from pdgate.transfer.messenger.workers import MessengerWorker
+from pdgate.transfer.runtime.channel import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,8 @@ class TwoSided(Connector):
         """kv_transfer_params of prefill's answer."""
         return None
 
-    def locate(self, source: Source, until: float) -> tuple[str, int]:
-        """The KV service of the peer. May block until then. Raises HandOverError."""
+    def locate(self, source: Source, until: float, watch: Watch) -> tuple[str, int]:
+        """The KV service of the peer. May block until then; `watch` as in `dial`. Raises HandOverError."""
         return source.host, source.port
 
     def submit(
@@ -240,6 +241,9 @@ class TwoSided(Connector):
         if dropped.offered:
             self.counters.add(expired=1)
         return self._pushes.drop(request_id, why) or dropped.in_use
+
+    def break_off(self, request_id: str) -> None:
+        self._pushes.break_off(request_id)
 
     def _deliver(self, request_id: str, context: Context) -> None:
         """What came beside the pages, before the core hears that they are there."""

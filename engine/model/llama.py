@@ -86,22 +86,12 @@ class Llama:
         spans: Sequence[TokenSpan],
         memory: PagedKv,
         filled: Callable[[int], None] | None = None,
-    ) -> list[Floats]:
-        """Fills the pages of the spans and returns each span's logits, [0, 1 or t, vocab].
+    ) -> list[tuple[Floats, Floats]]:
+        """Fill the pages of the spans, and return each span's logits, [0, 1 or t, vocab], beside what the last layer made
+        of the same tokens, [t, hidden]; where no logits are wanted, of the last one.
 
         `filled` is called with a layer's number as soon as its pages are, which is before
         anything that depends on them is computed.
-        """
-        return self._logits(self._computed(spans, memory, filled), spans)
-
-    def forward_with_states(
-        self,
-        spans: Sequence[TokenSpan],
-        memory: PagedKv,
-        filled: Callable[[int], None] | None = None,
-    ) -> list[tuple[Floats, Floats]]:
-        """Compute as `forward` does, and beside each span's logits what the last layer made of the same tokens,
-        [t, hidden]; where no logits are wanted, of the last one.
         """
         computed = self._computed(spans, memory, filled)
         ends = np.cumsum([len(span.tokens) for span in spans])

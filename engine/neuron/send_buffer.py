@@ -192,7 +192,7 @@ class SendBuffer:
             self._broke = error
         self._news.set()
         if not self._open and self._guests.name(peer.identity):
-            peer.most_bytes = MAX_MESSAGE_BYTES
+            peer.may_send(MAX_MESSAGE_BYTES)
 
     def _refused(self, why: RefusalReason) -> None:
         log.info("a connection to the signal plane was ended: %s", why)

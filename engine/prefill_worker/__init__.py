@@ -14,6 +14,6 @@
     worker.py    the loop, on a thread, and whether the engine is up
     cli.py       `pdgate prefill-worker`, for an engine that has none inside
 
-The worker moves nothing: the decode engine itself asks the prefill engine that it was told
-of, and knows best how that ended. So a worker may die at any moment without any harm.
+The worker moves nothing: the decode engine itself asks the prefill engine that the call
+names, and knows best how that ended. So a worker may die at any moment without any harm.
 """

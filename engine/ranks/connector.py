@@ -43,10 +43,12 @@ class _Kept:
     """
     Attributes:
         holding: Ranks that have not let it go.
+        anew: Ranks that have not let go of what was computed anew while others had a reader still.
         dropped: It is not wanted any more.
     """
 
     holding: set[int] = field(default_factory=set)
+    anew: set[int] = field(default_factory=set)
     dropped: bool = False
 
 
@@ -112,11 +114,13 @@ class RanksConnector(Connector):
         own = keep.ticket if isinstance(keep.ticket, tuple) else (keep,) * len(self._all)
         pages = replace(pages, block_ids=tuple(pages.block_ids))
         words = [(request_id, one, pages, first_token, finish_reason) for one in own]
-        try:
-            params: Mapping[str, Any] | None = _values(self._ask("kept", words))[0]
-        except RuntimeError:
-            self.dropped(request_id, "it could not be offered")
-            raise
+        with self._lock:
+            # What was dropped, and computed anew, is kept for no reader: the ranks release it at once, or after
+            # what of it is still read from.
+            kept = self._keeps.setdefault(request_id, _Kept(set(self._all)))
+            if kept.dropped:
+                kept.anew = set(self._all)
+        params: Mapping[str, Any] | None = _values(self._ask("kept", words))[0]
         return params
 
     def dropped(self, request_id: str, why: str) -> bool:
@@ -132,10 +136,17 @@ class RanksConnector(Connector):
             if kept is None:
                 return False
             kept.holding &= {number for number, answer in enumerate(answers) if answer.value}
+            # The core lets it go with what is read from, or now.
+            kept.anew.clear()
             kept.dropped = True
             if not kept.holding:
                 del self._keeps[request_id]
             return bool(kept.holding)
+
+    def break_off(self, request_id: str) -> None:
+        # Ranks that have ended read nothing.
+        with contextlib.suppress(RankLost):
+            self._crew.post("break_off", request_id)
 
     def trouble(self) -> str:
         return self._crew.lost
@@ -231,10 +242,14 @@ class RanksConnector(Connector):
             kept = self._keeps.get(request_id)
             if kept is None:
                 return
-            kept.holding.discard(number)
-            if kept.holding:
+            held = kept.holding if number in kept.holding else kept.anew
+            if number not in held:
                 return
-            del self._keeps[request_id]
+            held.discard(number)
+            if held:
+                return
+            if not (kept.holding or kept.anew):
+                del self._keeps[request_id]
         self._core.release(request_id)
 
     def _tell(self, number: int, word: Any) -> None:

@@ -167,10 +167,6 @@ class Crew:
     def __len__(self) -> int:
         return len(self._ranks)
 
-    @property
-    def pids(self) -> list[int]:
-        return [rank.process.pid for rank in self._ranks]
-
     def close(self) -> None:
         """End the processes, and hear nothing of them any more."""
         self._closing.set()

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pdgate.cluster.stderr import log_to_stderr
 from pdgate.engine.cache.memory import KvMemory, Mix, Slots, TokenRun
-from pdgate.engine.connector import Arrival, Connector, Core, Keep, Load, Pages, Plan
+from pdgate.engine.connector import Connector, Core, Keep, Load
 from pdgate.engine.hand_over.registry import connect
 from pdgate.engine.hand_over.two_sided import ForReaders, TwoSided
 from pdgate.engine.model.arrays import host
@@ -36,13 +36,13 @@ from pdgate.engine.ranks.words import (
     counts,
 )
 from pdgate.engine.tensors import open_tensors, putting, registered
-from pdgate.protocols.instance import Role
 from pdgate.transfer.messenger.counters import MessengerCounters
-from pdgate.transfer.messenger.workers import MessengerWorker
 from pdgate.transfer.runtime.fleet import configured
 
 PAGE_ORDERS: Final = ("write", "attend")
 """What a rank cannot fail at and go on: its pages would be wrong."""
+OWN_ORDERS: Final = (*PAGE_ORDERS, "keep_for")
+"""Methods of the desk; all others are the connector's."""
 
 Gauges = Callable[[], Mapping[str, tuple[str, float]]]
 """As `Connector.gauges`."""
@@ -107,7 +107,7 @@ class FarCore(Core):
 
 
 class Desk:
-    """Orders of the engine, a method each."""
+    """Orders of the engine: those that take more than the connector are a method each."""
 
     def __init__(
         self, start: Start, core: FarCore, memory: KvMemory, connector: TwoSided, put: Put
@@ -125,31 +125,6 @@ class Desk:
     def attend(self, layer: int, queries: Floats, runs: Sequence[TokenRun], mix: Mix) -> Floats:
         return host(self._memory.attend(layer - self._first_layer, self._put(queries), runs, mix))
 
-    def introduce(self, workers: Sequence[MessengerWorker]) -> None:
-        self._connector.introduce(workers)
-
-    def plan(self, arrival: Arrival) -> Plan:
-        return self._connector.plan(arrival)
-
-    def start(self, request_id: str, load: Load, pages: Pages, skip_tokens: int) -> None:
-        self._connector.start(request_id, load, pages, skip_tokens)
-
-    def cancel(self, request_id: str) -> None:
-        self._connector.cancel(request_id)
-
-    def layer_computed(
-        self, request_id: str, layer: int, block_ids: Sequence[int], tokens: int
-    ) -> None:
-        self._connector.layer_computed(request_id, layer, block_ids, tokens)
-
-    def kept(
-        self, request_id: str, keep: Keep, pages: Pages, first_token: int | None, finish: str
-    ) -> Any:
-        return self._connector.kept(request_id, keep, pages, first_token, finish)
-
-    def dropped(self, request_id: str, why: str) -> bool:
-        return self._connector.dropped(request_id, why)
-
     def keep_for(self, request_id: str, readers: ForReaders) -> None:
         """Expect the reader of a prefill that the first rank was asked for."""
         try:
@@ -158,23 +133,12 @@ class Desk:
             log.warning("prefill %s is of no use here: %s", request_id, error)
             self._core.abort(request_id)
 
-    def told(self, word: Any) -> None:
-        self._connector.told(word)
-
-    def role_is(self, role: Role) -> None:
-        self._connector.role_is(role)
-
-    def leave(self) -> None:
-        self._connector.leave()
-
-    def close(self) -> None:
-        self._connector.close()
-
     def obey(self, order: RankOrder) -> RankAnswer:
+        method = getattr(self if order.name in OWN_ORDERS else self._connector, order.name)
         if order.name in PAGE_ORDERS:
-            return RankAnswer(getattr(self, order.name)(*order.words))
+            return RankAnswer(method(*order.words))
         try:
-            return RankAnswer(getattr(self, order.name)(*order.words))
+            return RankAnswer(method(*order.words))
         except ValueError as error:
             return RankAnswer(refused=str(error) or repr(error))
         # It costs the request that it is about and no other, as engine/hooks.py has it.

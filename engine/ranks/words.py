@@ -41,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class RankOrder:
-    """A method of desk.Desk to call; `answers`: an Answer is waited for."""
+    """A method of process.Desk or of the rank's connector to call; `answers`: an Answer is waited for."""
 
     name: str
     words: tuple[Any, ...]

@@ -53,6 +53,8 @@ def _ours(
     for names in CONTEXT_PARALLEL:
         if (size := _value(words, *names) or "1") != "1":
             yield f"{OURS} knows no context parallelism: {names[0]} is {size}"
+    if "--enable-dbo" in words or (_value(words, "--ubatch-size") or "0") not in ("0", "1"):
+        yield f"{OURS} knows no microbatches (--enable-dbo, --ubatch-size)"
     if (nodes := _value(words, "--nnodes", "-n") or "1") != "1":
         yield f"{OURS} knows no workers on several hosts: --nnodes is {nodes}"
     extra = config.get("kv_connector_extra_config", {})

@@ -92,6 +92,7 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         self._running: RunningWorker | None = None
         self._workers = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         self._growth = metrics.Growth()
+        self._invalid: frozenset[int] = frozenset()
         if role == surface.KVConnectorRole.SCHEDULER:
             self._scheduler = SchedulerSide(
                 vllm_config.cache_config.block_size, recomputes=self._settings.recomputes
@@ -264,11 +265,19 @@ class PdgateConnector(surface.KVConnectorBase_V1, surface.SupportsHMA):  # type:
         except Exception:  # noqa: BLE001
             HOOKS.about("get_transfer_results")
             results = NOTHING
+        self._invalid = results.invalid
         return surface.KVConnectorTransferResults(
             finished_sending=set(results.sent),
             finished_recving=set(results.received),
             failed_recving=set(results.failed),
         )
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """Blocks of loads that were given up, of the results that vLLM has just asked for: 0.32.0,
+        v1/worker/kv_connector_model_runner_mixin.py and v1/worker/gpu/kv_connector.py.
+        """
+        invalid, self._invalid = self._invalid, frozenset()
+        return set(invalid)
 
     @guarded(None)
     def build_connector_worker_meta(self) -> FailedLoads | None:
@@ -345,6 +354,10 @@ def _check_parallel(parallel: Any) -> None:
     for name in ("prefill_context_parallel_size", "decode_context_parallel_size"):
         if (size := getattr(parallel, name, 1)) != 1:
             raise ValueError(f"PdgateConnector knows no context parallelism: {name} is {size}")
+    # Each microbatch calls the hook of each layer by itself, while the others' tokens are not computed: vLLM 0.32.0,
+    # v1/worker/gpu_ubatch_wrapper.py, UBatchWrapper._run_ubatches(). A layer counts as computed at its first call.
+    if parallel.use_ubatching:
+        raise ValueError("PdgateConnector knows no microbatches (--enable-dbo, --ubatch-size)")
 
 
 def _check_groups(groups: Sequence[Any]) -> None:

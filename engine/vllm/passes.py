@@ -1,7 +1,7 @@
 """Pass of a prefill that a peer asked for, from P's first worker to the others.
 
 The first worker gets the prompt from D and sends it to its own API (prefill_call.py). As a request it
-reaches every worker, and all but the first see only its kv_transfer_params, which anybody could have
+reaches every worker, and all but the first see only its kv_transfer_params, which any client could have
 sent; so these carry the key, the readers, and what D lends, under a seal that only the workers can make.
 
     {do_remote_decode: true, pdgate_prefill: id, pdgate_pass: {key, readers, lent, seal}}

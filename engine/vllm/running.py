@@ -111,7 +111,9 @@ class RunningWorker:
                 return made[0].keep_for(name, key, readers)
 
             fellows = Fellows(passes, seat.number == 0, keep_for)
-        worker = WorkerSide(hand_over, calls, fellows=fellows, steps=steps)
+        worker = WorkerSide(
+            hand_over, calls, found.layout.block_tokens, fellows=fellows, steps=steps
+        )
         layers = {name: layer for layer, name in enumerate(pages.layers, found.first_layer)}
         made[0].introduce(gather(made[0].worker))
         address = worker.connector.kv_address

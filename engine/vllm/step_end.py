@@ -4,7 +4,7 @@
                 request B gets the same blocks, as a hit; they may be lent to a peer
     worker      obeys the orders of the step -> computes A -> over: now the blocks hold what B was promised
 
-Whoever only computes behind a hit need not know, as the step does both in order. A peer that reads B's blocks must.
+A request that only computes behind a hit need not know, as the step does both in order. A peer that reads B's blocks must.
 
 Source: vLLM 0.32.0, v1/core/kv_cache_manager.py, allocate_slots() (which caches what is going to be computed);
 v1/worker/kv_connector_model_runner_mixin.py, _get_kv_connector_output().

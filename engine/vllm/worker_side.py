@@ -76,6 +76,7 @@ class WorkerSide(Core):
         self,
         connect: Callable[[Core], Connector],
         calls: Callable[[Failed], PromptCalls],
+        block_tokens: int,
         now: Callable[[], float] = time.monotonic,
         fellows: Fellows | None = None,
         steps: Steps | None = None,
@@ -85,6 +86,7 @@ class WorkerSide(Core):
         self._fellows = fellows
         self._steps = steps or Steps()
         self._failed: set[str] = set()
+        self._block_tokens = block_tokens
         self._now = now
         self._reports = Reports()
         self._names = Names()
@@ -117,14 +119,19 @@ class WorkerSide(Core):
     def evict(self, orders: Sequence[Order]) -> None:
         """Blocks until no peer reads what vLLM is about to use for other requests.
 
-        A write that is under way would carry the bytes of the others, and count as right.
-        It has a deadline, so this ends. Before anything of the step happens.
+        A write that is under way would carry the bytes of the others, and count as right. It is
+        broken off, so this is short; one of a library that cannot ends when its peer reads or goes.
+        Before anything of the step happens.
         """
         for order in orders:
             if isinstance(order, Evict):
                 name = self._names.ours(order.id)
                 self._drop(name, "preempted: the prefill engine ran out of blocks")
                 self._calls.cancel(name)
+                with self._changed:
+                    in_use = name in self._in_use
+                if in_use:
+                    self._break_off(name)
                 with self._changed:
                     while not self._changed.wait_for(
                         lambda name=name: name not in self._in_use,  # type: ignore[misc]
@@ -319,7 +326,8 @@ class WorkerSide(Core):
 
     def _fetch(self, order: Fetch) -> None:
         request_id = order.asked.id
-        self._reports.receiving(request_id)
+        shared = order.skip_tokens // self._block_tokens
+        self._reports.receiving(request_id, order.block_ids[shared:])
         with self._changed:
             self._started[request_id] = self._now()
         try:
@@ -370,9 +378,23 @@ class WorkerSide(Core):
 
     def _refuse_readers(self, name: str, why: str) -> None:
         """It is in use already: its last reader may leave, and release it, at any moment."""
-        if not self.connector.dropped(name, why):
+        try:
+            in_use = self.connector.dropped(name, why)
+        # Nobody would release it, and a step that preempts it wait for ever.
+        except Exception:
+            log.exception("the connector could not drop %s", name)
+            self._break_off(name)
+            in_use = False
+        if not in_use:
             with self._changed:
                 self._in_use.discard(name)
+
+    def _break_off(self, name: str) -> None:
+        try:
+            self.connector.break_off(name)
+        # Its reader is still there, and has to be waited for.
+        except Exception:
+            log.exception("the connector could not break off %s", name)
 
     def _free(self, name: str) -> None:
         """vLLM may have its blocks back, unless a reader is in them: then `release` comes."""

@@ -12,6 +12,7 @@ import msgspec
 from pdgate.forwarders.resuming.eligible import CARRIED, WANTED
 from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
+from pdgate.protocols.fields import count_of, is_true
 
 DEFAULT_MAX_TOKENS = 16
 """Of completions that name no limit; chats may go on as long as the engine lets them."""
@@ -29,7 +30,7 @@ def limit(call: Call) -> int | None:
         found = call.value("max_tokens") if found is None else found
     else:
         found = call.value("max_tokens", None if "max_tokens" in call.body else DEFAULT_MAX_TOKENS)
-    return found if isinstance(found, int) else None
+    return count_of(found)
 
 
 def continuation(call: Call, journal: StreamJournal) -> Call:
@@ -41,9 +42,9 @@ def continuation(call: Call, journal: StreamJournal) -> Call:
     body["prompt"] = [*journal.prompt, *journal.tokens[:said]]
     whole = limit(call)
     body["max_tokens"] = None if whole is None else whole - said
-    if (at_least := call.value("min_tokens", 0) - said) > 0:
+    if (at_least := (count_of(call.value("min_tokens")) or 0) - said) > 0:
         body["min_tokens"] = at_least
-    if (alternatives := _alternatives(call)) is not None:
+    if (alternatives := alternatives_of(call)) is not None:
         body["logprobs"] = alternatives
     body[WANTED] = True
     return msgspec.structs.replace(
@@ -55,10 +56,8 @@ def continuation(call: Call, journal: StreamJournal) -> Call:
     )
 
 
-def _alternatives(call: Call) -> int | None:
+def alternatives_of(call: Call) -> int | None:
     """How many log-probabilities each token comes with, as completions ask for them."""
-    if call.path == CHAT:
-        found = call.value("top_logprobs", 0) if call.value("logprobs") else None
-    else:
-        found = call.value("logprobs")
-    return found if isinstance(found, int) else None
+    if call.path != CHAT:
+        return count_of(call.value("logprobs"))
+    return count_of(call.value("top_logprobs", 0)) if is_true(call.value("logprobs")) else None

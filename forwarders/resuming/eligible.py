@@ -7,8 +7,10 @@ meaning depends on what has been generated before.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pdgate.forwarders.prompt import several_prompts
+from pdgate.forwarders.token_ids import is_text_alone
 from pdgate.protocols.call import CHAT, Call, Raw
-from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES
+from pdgate.protocols.fields import MOST_LIST_BYTES, MOST_VALUE_BYTES, count_of
 
 WANTED: Final = "return_token_ids"
 
@@ -39,22 +41,24 @@ CARRIED: Final = frozenset(
 A repetition penalty counts the prompt as well as the answer (vLLM 0.32.0, SamplingParams).
 """
 
-_TRANSLATED: Final = frozenset({"logprobs", "max_tokens", "min_tokens", WANTED})
-"""See continuation.py."""
+_READ: Final = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template_kwargs",
+        "logprobs",
+        "messages",
+        "reasoning_effort",
+        WANTED,
+    }
+)
+"""Of chats. Has done its work when the prompt is tokens, or is translated (continuation.py)."""
 
-_READ: Final = {
-    CHAT: frozenset(
-        {
-            "add_generation_prompt",
-            "chat_template_kwargs",
-            "max_completion_tokens",
-            "messages",
-            "reasoning_effort",
-            "top_logprobs",
-        }
-    )
-}
-"""Has done its work when the prompt is tokens."""
+_READ_OF_COMPLETIONS: Final = frozenset({"prompt", WANTED})
+
+_COUNTS: Final = frozenset({"max_completion_tokens", "max_tokens", "min_tokens", "top_logprobs"})
+"""Of chats, translated as well."""
+
+_COUNTS_OF_COMPLETIONS: Final = frozenset({"logprobs", "max_tokens", "min_tokens"})
 
 _UNLESS: Final[Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "best_of": ((1,), "several choices"),
@@ -80,12 +84,15 @@ def why_not(call: Call) -> str:
     """Why this call must not be resumed; "" if it may. Raises BadRequest for broken JSON."""
     if not call.streams:
         return "no stream"
-    known = _READ.get(call.path, frozenset({"prompt"}))
-    for name in call.body.keys() - CARRIED - _TRANSLATED - known:
+    if several_prompts(call):
+        return "several prompts"
+    chat = call.path == CHAT
+    counts = _COUNTS if chat else _COUNTS_OF_COMPLETIONS
+    for name in call.body.keys() - CARRIED - (_READ if chat else _READ_OF_COMPLETIONS):
         if isinstance(raw := call.body[name], Raw) and len(raw) > MOST_VALUE_BYTES:
             return f"the field {name}"
         found = call.value(name)
-        if found is None:
+        if found is None or (name in counts and count_of(found) is not None):
             continue
         values, reason = _UNLESS.get(name, ((), f"the field {name}"))
         if reason and found not in values:
@@ -98,13 +105,7 @@ def why_not(call: Call) -> str:
 def more_than_text(call: Call) -> bool:
     """Images and the like stand for tokens of the prompt that mean nothing without them."""
     said = call.body.get("messages")
-    if isinstance(said, Raw) and len(said) > MOST_LIST_BYTES:
-        # What is not looked at may be anything.
-        return True
-    messages = call.value("messages", [], MOST_LIST_BYTES)
-    return any(
-        isinstance(part, Mapping) and part.get("type", "text") not in ("text", "refusal")
-        for message in messages
-        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
-        for part in message["content"]
-    )
+    if said is None:
+        return False
+    # What is not looked at may be anything.
+    return (isinstance(said, Raw) and len(said) > MOST_LIST_BYTES) or not is_text_alone(said)

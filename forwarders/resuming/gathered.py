@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from pdgate.forwarders.base import Answer, Sink, several_prompts
+from pdgate.forwarders.base import Answer, Sink
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.eligible import WANTED
 from pdgate.protocols import sse
@@ -37,12 +37,12 @@ _NOT_GATHERED: Final = {
 
 
 def why_not_gathered(call: Call) -> str:
-    """What keeps the answer from being made of a stream; "" if nothing does."""
+    """What keeps an answer that could be resumed from being made of a stream; "" if nothing does."""
     for name, why in _NOT_GATHERED.items():
         said = call.value(name)
         if said is not None and said is not False:
             return why
-    return "several prompts" if call.path != CHAT and several_prompts(call) else ""
+    return ""
 
 
 def as_stream(call: Call) -> Call:

@@ -91,8 +91,8 @@ class StreamJournal:
         if chunk.error:
             return JournalVerdict.BROKEN
         if not chunk.choices:
-            self.usage = self.usage or chunk.usage is not None
-            return JournalVerdict.PASS
+            self.usage = self.usage or (self.finish and chunk.usage is not None)
+            return self.behind
         choice = chunk.choices[0]
         if choice.finish_reason in GAVE_UP:
             return JournalVerdict.BROKEN
@@ -104,15 +104,21 @@ class StreamJournal:
             self._note(chunk, choice)
         if self.lost:
             return JournalVerdict.PASS
-        if self._waiting and not choice.said and not choice.finish_reason:
+        # Some engines write "" where others write null.
+        self.finish = self.finish or bool(choice.finish_reason)
+        if self._waiting and not choice.said and not self.finish:
             return JournalVerdict.HOLD
         self.settle()
         if choice.said:
             self._note_text(choice)
         if choice.delta is not None and choice.delta.role:
             self.role = True
-        self.finish = self.finish or choice.finish_reason is not None
         return JournalVerdict.PASS
+
+    @property
+    def behind(self) -> JournalVerdict:
+        """What is to become of an event without tokens: it does not overtake those that wait."""
+        return JournalVerdict.HOLD if self._waiting else JournalVerdict.PASS
 
     def settle(self) -> None:
         """The client gets what has been waiting."""

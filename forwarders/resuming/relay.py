@@ -8,17 +8,21 @@ from pdgate.forwarders.resuming.chunk import read, without_ids
 from pdgate.forwarders.resuming.journal import JournalVerdict, StreamJournal
 from pdgate.forwarders.resuming.rewriting import usage
 from pdgate.protocols import sse
+from pdgate.protocols.call import Call
+from pdgate.protocols.endings import ending_of
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, GatewayError
 from pdgate.protocols.fields import UNREADABLE
 
 MOST_HELD = 64
 """Events without text; what is silent for longer is not half a character."""
+MOST_HELD_BYTES = 1 << 20
 
 
 class Relay(BodyFilter):
     """
     Args:
         at: The engine that answers.
+        call: The whole one.
         rewrite: Makes a continuation's events those of the stream; None for the first part.
         shows_ids, counts: The client asked for token ids; for its usage.
     """
@@ -28,6 +32,7 @@ class Relay(BodyFilter):
         answer: Answer,
         journal: StreamJournal,
         at: str,
+        call: Call,
         *,
         rewrite: Callable[[bytes], bytes] | None,
         shows_ids: bool,
@@ -37,11 +42,14 @@ class Relay(BodyFilter):
         super().__init__(answer, same_length=False)
         self._journal = journal
         self._at = at
+        self._call = call
         self._rewrite = rewrite
         self._shows_ids = shows_ids
         self._counts = counts
         self._splitter = sse.Splitter()
         self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._finish = b""
         self._broken = False
         self._done = self._started = self._ended = False
 
@@ -67,7 +75,7 @@ class Relay(BodyFilter):
             return
         out = self._relayed(chunk)
         if self._broken:
-            self.client.ended(_gave_up(self._at), out)
+            self._end(_gave_up(self._at), out)
         elif out:
             self.client.data(out)
 
@@ -81,15 +89,29 @@ class Relay(BodyFilter):
             error = _gave_up(self._at)
         elif error is None and (journal.finish or journal.lost):
             out += self._released() + self._shown(self._splitter.rest)
-        elif self._done:
-            # All has been said, so it does not matter how the connection ends.
-            error = None
-        elif journal.finish and not journal.lost:
-            error = None
-            out += self._closing()
         elif error is None:
             error = EngineFailed("the engine ended its answer too early", at=self._at)
+        self._end(error, out)
+
+    def _end(self, error: GatewayError | None, out: bytes) -> None:
+        """Where all has been said, it does not matter how the connection ends."""
+        if error is not None and self._done:
+            error = None
+        elif error is not None and self._is_whole():
+            error = None
+            out += self._closing()
         self.client.ended(error, out)
+
+    def _is_whole(self) -> bool:
+        """Whether the end that the client has is that of the answer, as it is read of all answers.
+
+        Of what came before it need not be told: that was of the same choice, or the journal is lost.
+        """
+        if not self._finish or self._journal.lost:
+            return False
+        ending = ending_of(self._call)
+        ending.take(self._finish)
+        return ending.whole
 
     def _relayed(self, chunk: bytes) -> bytes:
         out = []
@@ -104,6 +126,7 @@ class Relay(BodyFilter):
                         out.append(self._shown(event))
                     case JournalVerdict.HOLD:
                         self._held.append(event)
+                        self._held_bytes += len(event)
                     case JournalVerdict.BROKEN:
                         self._broken = True
                         break
@@ -115,8 +138,10 @@ class Relay(BodyFilter):
     def _verdict(self, event: bytes) -> JournalVerdict:
         journal = self._journal
         data = sse.payload(event)
-        if not data or journal.lost:
+        if journal.lost:
             return JournalVerdict.PASS
+        if not data:
+            return self._bounded(journal.behind, event)
         if data == b"[DONE]":
             # vLLM has no chunk for a request that it gives up, and ends the stream all the same.
             self._done = journal.finish
@@ -126,13 +151,21 @@ class Relay(BodyFilter):
         except (*UNREADABLE, OverflowError):
             journal.give_up("an event that is no chunk")
             return JournalVerdict.PASS
-        if verdict is JournalVerdict.HOLD and len(self._held) >= MOST_HELD:
-            journal.settle()
+        if journal.finish and not self._finish:
+            self._finish = event
+        return self._bounded(verdict, event)
+
+    def _bounded(self, verdict: JournalVerdict, event: bytes) -> JournalVerdict:
+        """The client gets what waits when it is too much."""
+        if verdict is JournalVerdict.HOLD and (
+            len(self._held) >= MOST_HELD or self._held_bytes + len(event) > MOST_HELD_BYTES
+        ):
+            self._journal.settle()
             return JournalVerdict.PASS
         return verdict
 
     def _released(self) -> bytes:
-        held, self._held = self._held, []
+        held, self._held, self._held_bytes = self._held, [], 0
         return b"".join(map(self._shown, held))
 
     def _shown(self, event: bytes) -> bytes:

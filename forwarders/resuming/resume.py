@@ -12,6 +12,7 @@ and gathered.py makes one answer of the events.
 from typing import Self
 
 from pdgate.forwarders.base import Answer
+from pdgate.forwarders.kv_lease import KvLease
 from pdgate.forwarders.record import Deliver, Record
 from pdgate.forwarders.resuming.continuation import asking_for_ids, continuation, limit
 from pdgate.forwarders.resuming.eligible import WANTED, more_than_text, why_not
@@ -26,12 +27,13 @@ from pdgate.forwarders.resuming.relay import Relay
 from pdgate.forwarders.resuming.rewriting import Rewriting
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed, EngineRejected, GatewayError
+from pdgate.protocols.fields import is_true
 
 
 class Resuming:
     """
     Attributes:
-        call: The client's, with token ids asked for.
+        call: The client's, with token ids asked for, apart from KV that was late.
         cause: The first break, which the client gets if the stream ends with a later one.
     """
 
@@ -54,9 +56,9 @@ class Resuming:
         self.cause: GatewayError | None = None
         self._refused = ""
         self._broke_at: int | None = None
-        self._shows_ids = call.value(WANTED) is True
+        self._shows_ids = is_true(call.value(WANTED))
         options = self.call.value("stream_options", {})
-        self._counts = isinstance(options, dict) and options.get("include_usage") is True
+        self._counts = isinstance(options, dict) and is_true(options.get("include_usage"))
 
     @classmethod
     def of(
@@ -116,6 +118,7 @@ class Resuming:
             answer,
             self._journal,
             at,
+            self.call,
             rewrite=rewrite,
             shows_ids=self._shows_ids,
             counts=self._counts,
@@ -138,10 +141,22 @@ class Resuming:
         self.call, self._refused = self._asked, "the engine refuses to return token ids"
         return self.call
 
-    def why_not(self, error: GatewayError, prefill: str) -> str:
-        """What keeps another engine from going on after this break; empty for nothing."""
+    @property
+    def left(self) -> int:
+        """How often the answer may still be taken up."""
+        return self._left
+
+    def asks_apart(self, late: KvLease, word: str) -> None:
+        """From now on, of engines that may have kept KV that was late."""
+        self.call, self._asked = late.apart(self.call, word), late.apart(self._asked, word)
+
+    def why_not(self, error: GatewayError, prefill: str, untold: bool = False) -> str:
+        """What keeps another engine from going on after this break; empty for nothing.
+
+        `untold`: it may be the hand-over's fault, which the next attempt does without.
+        """
         self.cause = self.cause or error
-        return self._why_not(error) or self._why_not_again(error, prefill)
+        return self._why_not(error) or ("" if untold else self._why_not_again(error, prefill))
 
     def begins_anew(self) -> bool:
         """Whether the answer can, as the client has nothing of it: then what was gathered is forgotten."""
@@ -193,6 +208,8 @@ class Resuming:
         journal.forget()
         if journal.lost:
             return journal.lost
+        if journal.finish:
+            return "nothing is left to say"
         if not error.worth_retrying:
             return "no engine could do better"
         if not self._left:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from pdgate.forwarders.resuming.continuation import alternatives_of
 from pdgate.forwarders.resuming.journal import StreamJournal
 from pdgate.forwarders.resuming.known import Known
 from pdgate.protocols import sse
@@ -29,7 +30,7 @@ class Rewriting:
         self._head = {} if head is None else head.as_json()
         self._known = Known(journal.tokens[journal.whole :], "".join(journal.after))
         self._as_chat = call.path == CHAT and journal.whole > 0
-        self._alternatives = call.value("top_logprobs", 0) if self._as_chat else 0
+        self._alternatives = (alternatives_of(call) or 0) if self._as_chat else 0
         self._prompt_tokens = len(journal.prompt)
         self._said = journal.whole
         self._characters = journal.characters

@@ -9,7 +9,7 @@ from pdgate.protocols.errors import Unauthorized
 
 
 def knows(token: str) -> Callable[[Request], None]:
-    """A dependency that raises Unauthorized for everybody else. `token` is not empty."""
+    """A dependency that raises Unauthorized for all other requests. `token` is not empty."""
     expected = f"Bearer {token}".encode()
 
     def check(request: Request) -> None:

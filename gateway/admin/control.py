@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 
+from pdgate.cluster.bounded import TooLong, whole
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.control.control import Control, ControlOrder, ControlResult
 from pdgate.gateway.control.wire import ROUTES, ControlRoute
@@ -91,12 +92,11 @@ class ControlRoutes:
             task.exception()
 
     async def _body(self, request: Request) -> bytes:
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > self._most_bytes:
-                raise TooLarge(f"such a request has no more than {self._most_bytes} bytes")
-        return bytes(body)
+        try:
+            return await whole(request.stream(), self._most_bytes)
+        except TooLong:
+            most = f"such a request has no more than {self._most_bytes} bytes"
+            raise TooLarge(most) from None
 
     def _order(self, route: ControlRoute, request: Request, body: bytes) -> ControlOrder:
         """Raises BadRequest."""

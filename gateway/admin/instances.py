@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends
 
-from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.config.setting import Section
 from pdgate.gateway.sync.shared_setting import SharedSetting
-from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import NotFound
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
@@ -66,7 +64,7 @@ def routes(
     async def drain(instance_id: str) -> dict[str, Any]:
         """Sends it no more calls."""
         _found(instances, instance_id)
-        await _change(drained, lambda before: before.also(instance_id))
+        await drained.change(lambda before: before.also(instance_id))
         return _told(_found(instances, instance_id))
 
     @router.post(PATH + "/{instance_id:path}/undrain")
@@ -75,17 +73,10 @@ def routes(
         _found(instances, instance_id)
         if let_in is not None:
             await let_in(instance_id)
-        await _change(drained, lambda before: before.without(instance_id))
+        await drained.change(lambda before: before.without(instance_id))
         return _told(_found(instances, instance_id))
 
     return router
-
-
-async def _change(drained: SharedSetting[Drained], to: Callable[[Drained], Drained]) -> None:
-    try:
-        await drained.change(to)
-    except StoreAway as error:
-        raise NotShared("other processes cannot be told, so nothing was changed") from error
 
 
 def _found(instances: Endpoints, instance_id: str) -> Endpoint:

@@ -7,21 +7,17 @@ Only for who sends "Authorization: Bearer <token>": the routes are on the port t
 """
 
 import json
-import logging
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 
-from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.bounded import TooLong, whole
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.config.complaints import complaints
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.sync.shared_setting import SharedSetting
-from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import BadRequest
-
-log = logging.getLogger(__name__)
 
 PATH = "/admin/disaggregation"
 MAX_BODY_BYTES = 64 << 10
@@ -39,24 +35,17 @@ def routes(rule: SharedSetting[DisaggregationSection], token: str) -> APIRouter:
     @router.put(PATH)
     async def put_disaggregation(request: Request) -> dict[str, Any]:
         """Changes which calls are split, from the next call on."""
-        section = _changed(rule.section, await _body(request))
-        try:
-            await rule.put(section)
-        except StoreAway as error:
-            log.warning("the thresholds were not changed: %s", error)
-            raise NotShared("other processes cannot be told, so nothing was changed") from error
+        await rule.put(_changed(rule.section, await _body(request)))
         return rule.section.model_dump()
 
     return router
 
 
 async def _body(request: Request) -> bytes:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise BadRequest("thresholds are shorter than that")
-    return body
+    try:
+        return await whole(request.stream(), MAX_BODY_BYTES)
+    except TooLong:
+        raise BadRequest("thresholds are shorter than that") from None
 
 
 def _changed(section: DisaggregationSection, body: bytes) -> DisaggregationSection:

@@ -23,7 +23,8 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse
 from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, ValidationError
 
-from pdgate.cluster.directory import StoreAway
+from pdgate.cluster.address import joined
+from pdgate.cluster.bounded import TooLong, whole
 from pdgate.gateway.admin.bearer import knows
 from pdgate.gateway.config import ConfigError, Settings
 from pdgate.gateway.config.checks import check_instance
@@ -31,7 +32,6 @@ from pdgate.gateway.config.instances import InstanceEntry, base_url, records
 from pdgate.gateway.config.setting import Section
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.sync.shared_setting import SharedSetting
-from pdgate.gateway.sync.shared_store import NotShared
 from pdgate.protocols.errors import BadRequest, NotFound
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoint import Endpoint
@@ -112,7 +112,7 @@ def record_of(settings: Settings, entry: WorkerEntry) -> Instance:
     protocol = entry.protocol or (_SPOKEN.get(entry.runtime, "") if role.hands_over else "")
     if entry.bootstrap_port is not None:
         host = urlsplit(entry.url).hostname or ""
-        kv = f"[{host}]:{entry.bootstrap_port}" if ":" in host else f"{host}:{entry.bootstrap_port}"
+        kv = joined(host, entry.bootstrap_port)
     written = InstanceEntry(
         role=role,
         url=entry.url,
@@ -142,7 +142,7 @@ def routes(registered: Registered, setting: SharedSetting[WorkerEntries], token:
                 raise BadRequest(f"there are {MOST_WORKERS} workers already")
             return WorkerEntries(workers=(*others, entry))
 
-        await _change(setting, also)
+        await setting.change(also)
         where = f"{PATH}/{entry.id}"
         said = {
             "status": "accepted",
@@ -173,8 +173,7 @@ def routes(registered: Registered, setting: SharedSetting[WorkerEntries], token:
                 f"{endpoint.instance.id!r} is configured, or of a directory, and leaves as it came; "
                 f"POST /admin/instances/{endpoint.instance.id}/drain keeps calls from it"
             )
-        await _change(
-            setting,
+        await setting.change(
             lambda before: WorkerEntries(
                 workers=tuple(one for one in before.workers if one.id != worker_id)
             ),
@@ -185,22 +184,11 @@ def routes(registered: Registered, setting: SharedSetting[WorkerEntries], token:
     return router
 
 
-async def _change(
-    setting: SharedSetting[WorkerEntries], to: Callable[[WorkerEntries], WorkerEntries]
-) -> None:
-    try:
-        await setting.change(to)
-    except StoreAway as error:
-        raise NotShared("other processes cannot be told, so nothing was changed") from error
-
-
 async def _body(request: Request) -> bytes:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise BadRequest("a worker is described in fewer words")
-    return body
+    try:
+        return await whole(request.stream(), MAX_BODY_BYTES)
+    except TooLong:
+        raise BadRequest("a worker is described in fewer words") from None
 
 
 def _entry(body: bytes) -> WorkerEntry:

@@ -6,7 +6,7 @@
 
 Which calls run is known in this process only, so only calls of the same worker give way. Calls that can be paused
 are looked at when something waits, MOST_LOOKED_AT at a time and not more often than every PAUSE_SECONDS, so that a flood of
-urgent calls costs no more than that.
+urgent calls costs no more than that. If these are not enough, the next ones are looked at.
 """
 
 import asyncio
@@ -16,21 +16,23 @@ from types import TracebackType
 from typing import Final, Self
 
 from pdgate.forwarders.pausing import Pausing
-from pdgate.gateway.admission.gate import FreeTurn, Gate, WaitingModel
+from pdgate.gateway.admission.gate import AGAIN, LINE, OTHERS, FreeTurn, Gate, WaitingModel
+from pdgate.protocols.instance import PLAIN
 from pdgate.scheduling.admission import LEAST_URGENT, ORDINARY, LinePlace
 from pdgate.scheduling.admission.giving_way import (
-    MOST_LOOKED_AT,
     RunningCall,
     can_be_in_time,
+    looked_at,
     raised,
     who_gives_way,
     would_be_late,
 )
-from pdgate.scheduling.admission.others import NOBODY
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.status import Status
 
 PAUSE_SECONDS: Final = 0.02
+BACK_SECONDS: Final = 30.0
+"""For which a call that gave way waits for engines that can serve its model, when there are none any more."""
 LEAVING_SECONDS: Final = 1.0
 """After which a call that is to end, and whose client does not take what it has, holds up no other decision."""
 
@@ -48,7 +50,11 @@ class GivingWayGate:
     def __init__(self, gate: Gate) -> None:
         self.gave_way: Counter[tuple[str, str]] = Counter()
         self._gate = gate
-        self._running: dict[int, dict[LowTurn, None]] = {}
+        # Urgency -> model -> those that run.
+        self._running: dict[int, dict[WaitingModel, dict[LowTurn, None]]] = {}
+        # Model -> where the next look for its calls begins, if the last one has not found enough.
+        self._begins: dict[WaitingModel, int] = {}
+        self._looks_on = False
         self._leaving: dict[LowTurn, float] = {}
         self._freed: dict[str, Status | None] = {}
         self._next = 0.0
@@ -56,8 +62,12 @@ class GivingWayGate:
 
     def turn(self, name: str | None, place: LinePlace) -> FreeTurn:
         """Raises Overloaded."""
-        inner = self._gate.turn(name, place, False)
-        return LowTurn(self, self._gate, name or "", place, inner)
+        gate = self._gate
+        inner = gate.turn(name, place, False)
+        if name is None:
+            only = gate.eligible(None)
+            name = "" if only is None else only.model
+        return LowTurn(self, gate, name, place, inner)
 
     def has_less_urgent(self, urgency: int) -> bool:
         return any(level > urgency for level in self._running)
@@ -75,44 +85,60 @@ class GivingWayGate:
         self._leaving = {
             turn: since for turn, since in self._leaving.items() if now - since < LEAVING_SECONDS
         }
+        self._looks_on = False
         for name, model in self._gate.models.items():
             # Until those that were to end have, nothing is known of who has room.
             if self._leaving:
                 return
-            if model.waiters and not model.beginning:
+            if model.waiters and not model.there.beginning:
                 self._for_one_of(name, model, now)
+        if self._looks_on and not self._leaving and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._again)
 
-    def lets_in(self, name: str, model: WaitingModel) -> bool:
+    def goes_before(self, urgency: int, model: WaitingModel) -> bool:
+        """Whether one that gave way does, before a call of that urgency that comes now."""
+        now = monotonic()
+        return any(
+            isinstance(turn, LowTurn) and turn.urgency(now) <= urgency for turn in model.paused
+        )
+
+    def lets_in(self, name: str, model: WaitingModel) -> str:
         now = monotonic()
         turns = [turn for turn in model.paused if isinstance(turn, LowTurn)]
         first = min(turns, key=lambda turn: turn.urgency(now))
-        gate, its = self._gate, first.urgency(now)
-        # Of any model, as engines may serve several: what it has left is for these.
-        lines = (one.line for one in gate.models.values() if one.waiters)
-        if any(line.most_urgent() < its for line in lines):
-            return False
-        if gate.eligible(name or None) is None and first.since > now - gate.limits.wait_seconds:
-            # An engine may come back meanwhile.
-            return False
-        waiter = model.paused.pop(first)
-        gate.line_length -= 1
-        if not waiter.cancelled():
-            model.begun += 1
-            model.beginning += 1
-            model.tell()
+        its = first.urgency(now)
+        if model.waiters and model.line.most_urgent() < its:
+            return LINE
+        eligible, others_first = self._gate.eligible(name), self._is_of_others(model, its)
+        if eligible is not None and (eligible.disaggregated or bool(eligible.up[PLAIN])):
+            if others_first:
+                # No less urgent one of its own model passes it either.
+                return OTHERS
+        elif others_first or first.since > now - BACK_SECONDS:
+            # An engine may come back meanwhile, and who waits in the line learns that there is none.
+            # Whether decode would stand in for prefill is not known here.
+            return LINE
+        waiter = model.ends_pause(first)
+        self._gate.waits_no_more(model)
+        if waiter is not None and not waiter.cancelled():
+            model.had_turn()
             waiter.set_result(None)
-        return True
+        return AGAIN
 
     # A turn's.
 
     def entered(self, turn: "LowTurn") -> None:
-        self._running.setdefault(turn.place.urgency, {})[turn] = None
+        level = self._running.setdefault(turn.place.urgency, {})
+        level.setdefault(turn.model, {})[turn] = None
 
     def left(self, turn: "LowTurn") -> None:
         """Forget a turn that holds no engine any more."""
         level = self._running.get(turn.place.urgency)
-        if level is not None:
-            level.pop(turn, None)
+        its = None if level is None else level.get(turn.model)
+        if level is not None and its is not None:
+            its.pop(turn, None)
+            if not its:
+                del level[turn.model]
             if not level:
                 del self._running[turn.place.urgency]
         if self._leaving.pop(turn, None) is not None and not self._leaving:
@@ -126,11 +152,20 @@ class GivingWayGate:
         self._timer = None
         self.consider()
 
+    def _is_of_others(self, model: WaitingModel, urgency: int) -> bool:
+        """Whether more urgent calls of another model of the same engines wait: what these have left is for them, if it can be."""
+        gate = self._gate
+        for name, one in gate.models.items():
+            is_before = one.waiters and _meets(one, model) and one.line.most_urgent() < urgency
+            if is_before and (one.there is model.there or gate.has_room(name, one)):
+                return True
+        return False
+
     def _for_one_of(self, name: str, model: WaitingModel, now: float) -> None:
         """For the first of the most urgent that wait for this model."""
         gate, limits = self._gate, self._gate.limits
         urgency = model.line.most_urgent()
-        eligible = gate.eligible(name or None)
+        eligible = gate.eligible(name)
         if eligible is None or not self.has_less_urgent(urgency):
             return
         place, since = next(
@@ -141,12 +176,24 @@ class GivingWayGate:
         expected = model.pace.wait(0, now)
         if not would_be_late(limits, eligible, place.tokens, now - since, expected):
             return
-        running = self._low(urgency, model, now)
-        others = NOBODY if model.shared is None else model.shared.others()
+        begins = self._begins.pop(model, 0)
+        running, following = self._low(urgency, model, now, begins)
+        others = gate.others(model)
         in_time = can_be_in_time(limits, eligible, place.tokens, now - since)
         chosen = who_gives_way(
-            limits, eligible, urgency, model.begun, list(running), others, self._freed, in_time
+            limits,
+            eligible,
+            urgency,
+            model.there.begun,
+            list(running),
+            others,
+            self._freed,
+            in_time,
         )
+        if following and not chosen:
+            self._begins[model] = following
+            # Until all were looked at; then again when something happens.
+            self._looks_on = self._looks_on or following > begins
         place.made_way += len(chosen)
         for one in chosen:
             turn = running[one]
@@ -159,21 +206,25 @@ class GivingWayGate:
             assert pausing is not None
             pausing.pause()
 
-    def _low(self, urgency: int, model: WaitingModel, now: float) -> "dict[RunningCall, LowTurn]":
-        """Of those that run, the least urgent that may give way to one of this urgency."""
+    def _low(
+        self, urgency: int, model: WaitingModel, now: float, begins: int
+    ) -> "tuple[dict[RunningCall, LowTurn], int]":
+        """Of those that run at engines of this model, some that may give way to one of this urgency; and as of `looked_at`."""
+        there = [
+            turns
+            for level in range(LEAST_URGENT, max(urgency, ORDINARY), -1)
+            for other, turns in self._running.get(level, {}).items()
+            if _meets(other, model)
+        ]
+        some, following = looked_at(there, begins)
         found: dict[RunningCall, LowTurn] = {}
-        looks = 0
-        for level in range(LEAST_URGENT, max(urgency, ORDINARY), -1):
-            for turn in self._running.get(level, ()):
-                looks += 1
-                if looks > MOST_LOOKED_AT:
-                    return found
-                its, pausing = turn.urgency(now), turn.pausing
-                if its > urgency and pausing is not None:
-                    one = pausing.running(its, turn.model is model)
-                    if one is not None:
-                        found[one] = turn
-        return found
+        for turn in some:
+            its, pausing = turn.urgency(now), turn.pausing
+            if its > urgency and pausing is not None:
+                one = pausing.running(its, turn.model.there is model.there)
+                if one is not None:
+                    found[one] = turn
+        return found, following
 
     def _note_freed(self, eligible: EligibleSet, one: RunningCall) -> None:
         if self._gate.limits.kv_free is None:
@@ -184,6 +235,11 @@ class GivingWayGate:
             for engine in engines:
                 if engine.instance.id == one.answering:
                     self._freed[one.answering] = engine.status
+
+
+def _meets(one: WaitingModel, other: WaitingModel) -> bool:
+    """Whether an engine serves both."""
+    return one is other or not one.engines.isdisjoint(other.engines)
 
 
 class LowTurn(FreeTurn):
@@ -228,16 +284,16 @@ class LowTurn(FreeTurn):
         assert inner is not None
         self.since = monotonic()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        model.paused[self] = waiter
-        gate.line_length += 1
+        model.pauses(self, waiter)
+        gate.waits(model)
         gate.wind()
         giving.left(self)
         inner.__exit__(None, None, None)
         try:
             await waiter
         except BaseException:
-            if model.paused.pop(self, None) is not None:
-                gate.line_length -= 1
+            if model.ends_pause(self) is not None:
+                gate.waits_no_more(model)
             elif waiter.done() and not waiter.cancelled():
                 # It was let in, and left in the same moment.
                 gate.begins(model)

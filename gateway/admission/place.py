@@ -36,7 +36,8 @@ def place_of(call: Call, headers: RequestHeaders, key_state: KeyState | None) ->
     """Return the place of a call in line; None if it takes nothing that calls wait for. Raise BadRequest."""
     if call.api is not None and (call.api.kind is Kind.COUNTS or call.api is STORED):
         return None
-    if key_state is None:
-        return LinePlace(urgency(headers, ORDINARY), "", call.prompt_tokens, call=call)
-    own, name = key_state.priority, key_state.name
-    return LinePlace(urgency(headers, own), name, call.prompt_tokens, call=call)
+    own, name = (ORDINARY, "") if key_state is None else (key_state.priority, key_state.name)
+    # Few say it: no call of a function for the others.
+    if _NAME in headers.named:
+        own = urgency(headers, own)
+    return LinePlace(own, name, call.prompt_tokens, call=call)

@@ -39,6 +39,7 @@ from pdgate.protocols.call import (
 )
 from pdgate.protocols.errors import BadRequest, PermissionDenied
 from pdgate.protocols.fields import MOST_LIST_BYTES
+from pdgate.protocols.inline_media import counted_bytes
 from pdgate.scheduling.endpoint import Endpoint
 
 METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
@@ -148,7 +149,9 @@ def passing(
         headers=forwarded,
         model=model,
         # How long a sound is, its bytes do not tell: 30 s are 1,500 tokens to Whisper, and 60 KB or 1 MB.
-        prompt_tokens=0 if asked.api.kind is Kind.SOUNDS else len(body) // BYTES_PER_TOKEN,
+        prompt_tokens=0
+        if asked.api.kind is Kind.SOUNDS
+        else counted_bytes(body) // BYTES_PER_TOKEN,
         method=asked.method,
         blocks=(),
         api=asked.api,

@@ -50,8 +50,7 @@ class LocalBlobs:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = self._folder / f"{name}{PART}"
         try:
-            with part.open("wb") as file:
-                os.chmod(part, 0o600)
+            with _new(part) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -93,8 +92,7 @@ class RemoteBlobs:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         part = self._folder / f"{name}{PART}"
         try:
-            with part.open("wb") as file:
-                os.chmod(part, 0o600)
+            with _new(part) as file:
                 yield file
             with _as_os_error():
                 self._put(part, name)
@@ -135,6 +133,14 @@ class RemoteBlobs:
             files, root = fsspec.core.url_to_fs(self._url)
             self._opened = files, str(root).rstrip("/")
         return self._opened
+
+
+def _new(part: Path) -> BinaryIO:
+    """For us alone from the first byte on. Never what is there already, which may be a link."""
+    part.unlink(missing_ok=True)
+    return os.fdopen(
+        os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+    )
 
 
 @contextmanager

@@ -11,7 +11,6 @@ renew. Times are those of Redis' clock.
 """
 
 import asyncio
-import logging
 import secrets
 from contextlib import suppress
 from time import monotonic
@@ -20,8 +19,6 @@ from typing import Final
 from pdgate.gateway.batch import redis_scripts as scripts
 from pdgate.gateway.batch.redis_access import BatchRedis
 from pdgate.gateway.batch.state import LeadLost, StateAway
-
-log = logging.getLogger(__name__)
 
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.5

@@ -7,6 +7,7 @@ there after the death of the process; after that of the machine the last results
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -280,9 +281,9 @@ class SqliteState:
     def _connection(self) -> sqlite3.Connection:
         if self._open is None:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            db = sqlite3.connect(
-                self._folder / "state.sqlite3", timeout=BUSY_SECONDS, isolation_level=None
-            )
+            path = self._folder / "state.sqlite3"
+            _for_us_alone(path)
+            db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.execute("PRAGMA synchronous=NORMAL")
@@ -297,6 +298,25 @@ class SqliteState:
         if self._open is not None:
             self._open.close()
             self._open = None
+
+
+def _for_us_alone(path: Path) -> None:
+    """Before SQLite writes to it: the files that it makes beside it take its permissions. Raises OSError."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return
+    except FileExistsError:
+        pass
+    # An older version may have made it, and have died. By name: to close what SQLite has open elsewhere in this
+    # process would end its locks (sqlite.org/howtocorrupt.html, 2.2).
+    for one in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))):
+        try:
+            if one.stat().st_mode & 0o077:
+                one.chmod(0o600)
+        except FileNotFoundError:
+            continue
+        except PermissionError:
+            log.warning("%s is not ours, and may be read by others", one)
 
 
 def _stored(db: sqlite3.Connection, owner: str) -> StoredBatch:

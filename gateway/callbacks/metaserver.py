@@ -8,7 +8,6 @@ own for each worker, as a call is one worker's.
 """
 
 import asyncio
-import logging
 import socket
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -35,8 +34,6 @@ _STATUS: Final = {
     MessageResult.TOO_LARGE: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     MessageResult.TOO_MANY: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-
-log = logging.getLogger(__name__)
 
 
 class Metaserver:
@@ -126,7 +123,7 @@ class Metaserver:
             self._coming_bytes -= length
 
     async def _said(self, read: Read, body: bytes) -> MessageResult:
-        # Parsed all at once, those of a flood would hold everybody up.
+        # Parsed all at once, those of a flood would hold all calls up.
         async with self._turns:
             await asyncio.sleep(0)
             try:

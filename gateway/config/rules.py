@@ -55,7 +55,7 @@ def total_time_of(settings: Settings) -> TotalTime | None:
 
 
 def timeouts_of_models(settings: Settings) -> dict[str | None, Timeouts]:
-    """Model -> its own timeouts, those that it does not give being everybody's."""
+    """Model -> its own timeouts, those that it does not give being those of all models."""
     return {
         model.name: timeouts_of(
             settings.timeouts.model_copy(update=model.model_dump(include=_TIMES, exclude_none=True))

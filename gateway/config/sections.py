@@ -102,7 +102,7 @@ class TimeoutsSection(Section, panel=LIMITS, on_reload=OnReload.TIMES):
     retry_seconds: Annotated[
         Seconds, Setting("Seconds: until no more attempts begin.", "--retry-timeout")
     ] = 600.0
-    """From a call's arrival; no further attempt begins later."""
+    """From a call's arrival, without what it waited for room; no further attempt begins later."""
 
 
 class ModelEntry(Section):

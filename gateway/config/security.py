@@ -20,7 +20,7 @@ def check_security(settings: Settings) -> None:
     check_jwt(settings.jwt)
     if settings.tls.cert_file:
         try:
-            tls.check_server(**settings.tls.model_dump())
+            tls.server_context(**settings.tls.model_dump())
         except tls.UnusableTlsFile as error:
             raise ConfigError(f"'tls': {error}") from None
     elif settings.tls.key_file or settings.tls.client_ca_file:
@@ -67,7 +67,7 @@ def _check_picker(settings: Settings) -> None:
         raise ConfigError(f"'epp.listen' needs more packages: {install('epp')}")
     if given.cert_file:
         try:
-            tls.check_server(given.cert_file, given.key_file, "")
+            tls.server_context(given.cert_file, given.key_file, "")
         except tls.UnusableTlsFile as error:
             raise ConfigError(f"'epp': {error}") from None
     _, port = host_and_port(given.listen)

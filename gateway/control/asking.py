@@ -55,7 +55,7 @@ class EngineReply:
 
     @property
     def ok(self) -> bool:
-        """Whether it did what it was told; SGLang says that in the body, too."""
+        """Whether the engine did what was asked; SGLang says that in the body, too."""
         if self.status is None or not 200 <= self.status < 300:
             return False
         return not (isinstance(self.body, dict) and self.body.get("success") is False)

@@ -157,7 +157,7 @@ class Feed:
 
     async def keep_equal(self) -> None:
         """Make the engines those of the directory, after each event and when the doubted are due."""
-        # What was told before it failed, if it is started anew, is still to be put into use.
+        # What was found before it failed, if it is started anew, is still to be put into use.
         self._told.set()
         while True:
             until = self.roster.next_change

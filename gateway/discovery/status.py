@@ -20,7 +20,7 @@ class DiscoveryStatus:
         self._wall_clock = wall_clock
 
     def as_json(self) -> dict[str, str | int]:
-        """State without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for strangers, too, and reasons name addresses."""
         said: dict[str, str | int] = {"state": self.state, "instances": self._instances}
         at = self._feed.roster.remembered_at
         if at is not None:

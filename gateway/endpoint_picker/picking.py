@@ -7,7 +7,7 @@ The engines are reserved until the call is over (outcome.py). Which may be chose
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +16,11 @@ from typing import Final
 import msgspec
 
 from pdgate.forwarders.base import Reserved
-from pdgate.forwarders.encoding import ASIDE_BYTES
+from pdgate.forwarders.encoding import is_long
 from pdgate.forwarders.execution import Execution
-from pdgate.forwarders.record import Record
+from pdgate.forwarders.record import PREFILL_ONLY, Record
 from pdgate.forwarders.retry import FRESH, RetryState
+from pdgate.forwarders.unseen import comes_whole
 from pdgate.gateway import errors
 from pdgate.gateway.admission.gate import Gate
 from pdgate.gateway.admission.place import NAME as PRIORITY
@@ -42,7 +43,7 @@ from pdgate.gateway.security.authenticator import Authenticator, KeyState
 from pdgate.gateway.steering import DESTINATION, ENCODERS, PREFILLER, narrowed
 from pdgate.protocols import media
 from pdgate.protocols.apis import PASSED
-from pdgate.protocols.call import BYTES_PER_TOKEN, Call, Headers, encode
+from pdgate.protocols.call import Call, Headers, encode
 from pdgate.protocols.errors import (
     EngineRefused,
     GatewayError,
@@ -52,6 +53,7 @@ from pdgate.protocols.errors import (
 )
 from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.priority import LEAST_URGENT, MOST_URGENT, ORDINARY
+from pdgate.scheduling.context_length import long_enough, may_be_too_long
 from pdgate.scheduling.endpoints import RETRY_AFTER_SECONDS, Endpoints
 
 OBJECTIVE: Final = b"x-gateway-inference-objective"
@@ -167,18 +169,21 @@ class EndpointPicker:
         self._stats.opened(record)
         block.callback(self._stats.closed, record)
         try:
+            # Before its turn, as engines are reserved at once then.
+            allowed = None if head.subset is None else await self._allowed(head.subset)
             if place is not None and self._gate is not None:
-                turn = block.enter_context(self._gate.turn(call.model, place))
-                if turn.waits and sheddable:
+                # Asked before: in a full line it would take the place of one that waits.
+                if sheddable and not self._gate.would_begin(call.model, place):
                     raise Overloaded(
                         "engines are busy, and this call's objective is one that gives way",
                         retry_after_seconds=RETRY_AFTER_SECONDS,
                     )
+                turn = block.enter_context(self._gate.turn(call.model, place))
                 if turn.waits:
                     await turn.come()
                     call = record.call = call.begun(turn.seconds)
                 record.queued_seconds = turn.seconds
-            return await self._routed(head, call, record, block)
+            return await self._routed(allowed, call, record, block)
         except asyncio.CancelledError:
             record.end("client_gone", CLIENT_GONE)
             block.close()
@@ -224,9 +229,10 @@ class EndpointPicker:
         return RequestHeaders([*others, (PRIORITY.encode(), b"%d" % level)]), priority < 0
 
     async def _routed(
-        self, head: AskedHead, call: Call, record: Record, block: ExitStack
+        self, allowed: Collection[str] | None, call: Call, record: Record, block: ExitStack
     ) -> PickedCall:
-        state = FRESH if head.subset is None else await self._subset(head.subset)
+        """`allowed`: engines, by their ids; None for all."""
+        state = FRESH if allowed is None else narrowed(self._fleet, allowed)
         router = self._execution.router
         with ExitStack() as undone:
             route = router.route(call, state)
@@ -257,12 +263,16 @@ class EndpointPicker:
                 block,
             )
             undone.pop_all()
+        if comes_whole(call) and route.path != PREFILL_ONLY:
+            one = answering if prefill is None else prefill
+            read = one.presume_read if prefill is None else one.presume_end
+            self._execution.unseen.expect(one.reading_seconds, read)
         if record.trace is not None:
             picked.choice.headers.update(record.trace.headers(picked.leg))
         return picked
 
-    async def _subset(self, addresses: Sequence[str]) -> RetryState:
-        """Raises NoInstance where no engine is there."""
+    async def _allowed(self, addresses: Sequence[str]) -> set[str]:
+        """Engines that are there, by their ids. Raises NoInstance where none is."""
         named = await self._addresses.named(self._fleet, addresses)
         allowed = {one for ids in named.values() for one in ids}
         if not allowed:
@@ -270,14 +280,14 @@ class EndpointPicker:
                 "no engine of the subset that the gateway asks for is known",
                 retry_after_seconds=RETRY_AFTER_SECONDS,
             )
-        return narrowed(self._fleet, allowed)
+        return allowed
 
     async def _encoders(self, call: Call, state: RetryState, undone: ExitStack) -> list[Reserved]:
         """For its media, one each; none where an engine of another role is to encode them."""
         encoding = self._execution.encoding
         if encoding is None or not encoding.wants(call):
             return []
-        if call.prompt_tokens * BYTES_PER_TOKEN > ASIDE_BYTES:
+        if is_long(call):
             items = await asyncio.to_thread(media.items_of, call)
         else:
             items = media.items_of(call)
@@ -329,18 +339,22 @@ class EndpointPicker:
             # The header that names a rank goes to any engine that is asked.
             return ()
         peer = reserved.prefill
+        eligible = self._fleet.eligible(call.model)
         able = [
             one
-            for one in self._fleet.eligible(call.model).up[reserved.role]
+            for one in eligible.up[reserved.role]
             if one.fit
-            and one.instance.id != engine.id
             and one.instance.id not in state.failures
             and one.instance.speaks == engine.speaks
             and one.instance.dp_rank is None
             and (peer is None or one.instance.id != peer.instance.id)
         ]
+        if able and eligible.uneven and may_be_too_long(call, eligible.shortest):
+            reads_only = reserved.role is Role.PREFILL
+            able = [*long_enough(call, able, eligible.model, reads_only=reads_only)]
         able.sort(key=lambda one: (one.calls, one.instance.id))
-        return [one.instance for one in able[: self.fallbacks]]
+        others = [one.instance for one in able if one.instance.id != engine.id]
+        return others[: self.fallbacks]
 
     def _body(self, call: Call) -> bytes | None:
         """With the name by which engines know the model; None where the client's says it."""

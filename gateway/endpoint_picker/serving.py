@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 
+from pdgate.cluster.address import joined
 from pdgate.gateway.endpoint_picker import wire
 from pdgate.gateway.endpoint_picker.conversation import Conversation, HeldMemory, WrongOrder
 from pdgate.gateway.endpoint_picker.outcome import ServedEndpoint
@@ -49,7 +50,7 @@ class ListeningAt:
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return joined(self.host, self.port)
 
 
 class PickerServer:

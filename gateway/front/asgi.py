@@ -40,6 +40,7 @@ from pdgate.gateway.security.cors import Cors
 from pdgate.gateway.service import Service
 from pdgate.protocols.apis import Shape, shape_of
 from pdgate.protocols.errors import BadRequest, GatewayError
+from pdgate.protocols.sse import EVENT_ENDS
 
 MAX_WAITING_BYTES = 64 << 10
 MOST_DIGITS = 18
@@ -277,7 +278,8 @@ class AsgiClient:
 
     def expired(self) -> None:
         """Nothing came for a while."""
-        if not self._paused and self._last.endswith(b"\n\n"):
+        # What waits to be sent says as much.
+        if not (self._paused or self._pieces) and self._last.endswith(EVENT_ENDS):
             self._pieces.append(PING)
             self._wake()
         assert self._silences is not None
@@ -362,7 +364,8 @@ class AsgiClient:
 
     async def _body(self, piece: bytes, more: bool = True) -> None:
         self.finished = not more
-        if piece:
+        # One of ours tells nothing of the answer.
+        if piece and piece is not PING:
             self._before, self._last = self._last, piece
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 

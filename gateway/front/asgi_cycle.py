@@ -18,6 +18,7 @@ from pdgate.gateway import errors
 from pdgate.gateway.front.addresses import local_address, peer_address
 from pdgate.gateway.front.continuing import CONTINUE, expects_continue
 from pdgate.gateway.front.crowd import Crowd, CrowdMember
+from pdgate.gateway.front.limits import SLICE_BYTES, TLS_BUFFER_BYTES
 from pdgate.gateway.front.response_head import CLOSE, CommonHeadLines, head_lines, header_lines
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
@@ -42,6 +43,7 @@ class AsgiConnection(CrowdMember, Protocol):
     """What a cycle needs of the connection that it is on; see `hot_protocol.py`."""
 
     transport: asyncio.Transport
+    tcp: asyncio.Transport | None
     loop: asyncio.AbstractEventLoop
     headers: list[tuple[bytes, bytes]]
     url: bytes
@@ -58,6 +60,7 @@ class AsgiConnection(CrowdMember, Protocol):
     def pause_body(self) -> None: ...
     def body_is_wanted(self) -> None: ...
     def on_complete(self, cycle: Any) -> None: ...
+    def note_for_tls(self, bytes_: int) -> None: ...
     async def drain(self) -> None: ...
 
 
@@ -69,12 +72,13 @@ class AsgiCycle:
         response_complete: Nothing more is sent.
         body_bytes_said: By Content-Length; -1 where it is not.
         let_in: The caller may call, by what the application found.
+        declined: It asked for another protocol, and is answered in this one.
     """
 
     __slots__ = (
         "_body", "_changed", "_connection", "_expects", "_head", "_headers", "_held", "_left", "_length",
         "_method", "_old", "_path", "_query", "_raw_path", "_started", "_state", "_task", "asked",
-        "body_bytes_said", "keep_alive", "response_complete",
+        "body_bytes_said", "declined", "keep_alive", "response_complete",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +95,7 @@ class AsgiCycle:
         self.keep_alive = keep_alive and not old
         self.body_bytes_said = _length_of(connection.headers)
         self.asked = False
+        self.declined = False
         self.response_complete = False
         self._body = bytearray()
         self._held = 0
@@ -202,7 +207,7 @@ class AsgiCycle:
 
     async def _receive(self) -> Message:
         connection = self._connection
-        if self._expects and not (self._left or self.response_complete):
+        if self._expects and not (self._started or self._left or self.response_complete):
             self._expects = False
             connection.transport.write(CONTINUE)
         assert self._changed is not None
@@ -229,9 +234,30 @@ class AsgiCycle:
         if kind != ("http.response.body" if self._started else "http.response.start"):
             raise RuntimeError(f"{kind} is not for now")
         if self._started:
-            self._more(message.get("body", b""), last=not message.get("more_body", False))
+            body = message.get("body", b"")
+            if connection.tcp is not None and len(body) > SLICE_BYTES:
+                body = await self._write_slices(body)
+                if self._is_over:
+                    return
+            self._more(body, last=not message.get("more_body", False))
         else:
             self._begin_answer(message["status"], list(message.get("headers", ())))
+
+    async def _write_slices(self, body: bytes) -> bytes:
+        """The last one is left. OpenSSL's buffer would stay as large as what it is given at once."""
+        connection = self._connection
+        connection.note_for_tls(TLS_BUFFER_BYTES)
+        at = 0
+        while len(body) - at > SLICE_BYTES and not self._is_over:
+            self._more(body[at : at + SLICE_BYTES], last=False)
+            at += SLICE_BYTES
+            await connection.drain()
+        return body[at:]
+
+    @property
+    def _is_over(self) -> bool:
+        """A connection that is cut is lost in the next turn of the loop."""
+        return self._left or self.response_complete or self._connection.transport.is_closing()
 
     # The answer.
 

@@ -3,18 +3,26 @@
     loose     of heads on their way, of requests that came early, and of unread answers to callers that
               were not let in: what a client without a key can make the process hold.
               Beyond LOOSE_BYTES the connection that holds the most is cut.
+    strange   of TLS, until somebody is let in on the connection: 50 KB for nothing said, and what its longest read
+              took stays as long as it does. Beyond STRANGE_BYTES the largest is cut, the oldest of those.
     held      of bodies, from their first byte to the end of their call; of answers that are held until
               they are whole; of answers that callers that were let in do not read. Beyond `limit_bytes`
               (--max-memory) new bodies and longer answers are refused; if what was let in grows
               beyond it, the largest that is not whole yet, or not read, gives way.
 
-Both are checked here and nowhere else. Once a second each connection is asked to look at its own
+Of handshakes MOST_HANDSHAKES are under way. Each takes up to 130 KB, and one that brings 400 at once as many until the next
+turn of the loop, when it has failed. Others wait and take 4 KB; a loop accepts hundreds in one turn. While some wait, the oldest that
+is under way gives way when its patience is over, which is PATIENCE_SECONDS where few wait, and none where MOST_WAITING do: a client
+that is honest waits 8 s for its turn at most, whatever comes besides, and has some time then.
+
+All are checked here and nowhere else. Once a second each connection is asked to look at its own
 clock, so that no request needs a timer: limits are met a second or two late, and never early.
 At each look a connection is in some stage of some request. When it was seen there first is noted;
 what is there still when the stage's limit has passed is overdue. The limits are those of `limits.py`.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterable
 from enum import Enum, auto
 from itertools import islice
@@ -25,6 +33,13 @@ from pdgate.gateway.turns import ParseTurns
 from pdgate.protocols.errors import GatewayError, OutOfMemory
 
 LOOSE_BYTES: Final = 8 << 20
+STRANGE_BYTES: Final = 32 << 20
+MOST_HANDSHAKES: Final = 128
+MOST_WAITING: Final = 2048
+PATIENCE_SECONDS: Final = 2.0
+IMPATIENT_SECONDS: Final = 0.05
+"""Between two looks at those that are under way, while others wait."""
+
 LOOK_SECONDS: Final = 1.0
 LOOKS_PER_TURN: Final = 1000
 """Of the event loop; so many looks take about 1 ms."""
@@ -56,11 +71,35 @@ class CrowdMember(Protocol):
         """Refuses what is on its way in, or hangs up."""
 
 
+class Stranger(Protocol):
+    """A connection over TLS, or the handshake of one."""
+
+    def cut(self) -> None: ...
+
+
+class TlsHandshake(Stranger, Protocol):
+    """Of a connection that was accepted."""
+
+    def begin(self) -> bool:
+        """False where it is over already."""
+
+
+class TlsStranger(Stranger, Protocol):
+    """One whose handshake is over.
+
+    Attributes:
+        strange_bytes: What its TLS takes; 0 once somebody was let in.
+    """
+
+    @property
+    def strange_bytes(self) -> int: ...
+
+
 class Crowd:
     """
     Attributes:
         limit_bytes: Of what is held.
-        loose_bytes, held_bytes: The sums.
+        loose_bytes, strange_bytes, held_bytes: The sums.
         refused: Bodies and answers for which there was no memory.
         cut: Connections that were cut for what they held loosely.
         turns: Of those that have more to be parsed than one turn of the loop has time for.
@@ -69,11 +108,19 @@ class Crowd:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.loose_bytes = 0
+        self.strange_bytes = 0
         self.held_bytes = 0
         self.refused = 0
         self.cut = 0
         self.turns = ParseTurns()
         self._members: set[CrowdMember] = set()
+        # Those that came first are first. Under way, with the look at which they began, and those that wait. A busy
+        # loop looks less often: what it has not read yet is no client's delay.
+        self._handshakes: dict[TlsHandshake, int] = {}
+        self._looks = 0
+        self._waiting: OrderedDict[TlsHandshake, None] = OrderedDict()
+        self._impatient: asyncio.Handle | None = None
+        self._strangers: dict[TlsStranger, int] = {}
         self._timer: asyncio.Handle | None = None
 
     def join(self, member: CrowdMember, loop: asyncio.AbstractEventLoop) -> None:
@@ -84,6 +131,60 @@ class Crowd:
     def leave(self, member: CrowdMember) -> None:
         self._members.discard(member)
         self.now_loose(member, 0)
+
+    def greet(self, handshake: TlsHandshake, loop: asyncio.AbstractEventLoop) -> None:
+        """It was accepted: it begins, or waits."""
+        self._waiting[handshake] = None
+        self._begin_some(loop)
+
+    def greeted(self, handshake: TlsHandshake, loop: asyncio.AbstractEventLoop) -> None:
+        """It is over, well or not."""
+        self._waiting.pop(handshake, None)
+        if self._handshakes.pop(handshake, None) is not None:
+            self._begin_some(loop)
+
+    def _begin_some(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Of those that wait, as many as others are over for, or have had their time."""
+        while self._waiting:
+            if len(self._handshakes) >= MOST_HANDSHAKES:
+                oldest, began_at = next(iter(self._handshakes.items()))
+                had = (self._looks - began_at) * IMPATIENT_SECONDS
+                if had < PATIENCE_SECONDS * (1 - len(self._waiting) / MOST_WAITING):
+                    break
+                del self._handshakes[oldest]
+                self.cut += 1
+                oldest.cut()
+            first, _ = self._waiting.popitem(last=False)
+            if first.begin():
+                self._handshakes[first] = self._looks
+        if self._waiting and self._impatient is None:
+            self._impatient = loop.call_later(IMPATIENT_SECONDS, self._look_impatiently, loop)
+
+    def _look_impatiently(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._impatient = None
+        self._looks += 1
+        self._begin_some(loop)
+
+    def weigh_stranger(self, one: TlsStranger) -> None:
+        self._now_strange(one, one.strange_bytes)
+        while self.strange_bytes > STRANGE_BYTES:
+            worst = max(self._strangers, key=self._strangers.__getitem__)
+            left = worst.strange_bytes
+            if left == self._strangers[worst]:
+                left = 0
+                self.cut += 1
+                worst.cut()
+            self._now_strange(worst, left)
+
+    def forget_stranger(self, one: TlsStranger) -> None:
+        self._now_strange(one, 0)
+
+    def _now_strange(self, one: TlsStranger, bytes_: int) -> None:
+        self.strange_bytes += bytes_ - self._strangers.get(one, 0)
+        if bytes_:
+            self._strangers[one] = bytes_
+        else:
+            self._strangers.pop(one, None)
 
     def now_loose(self, member: CrowdMember, loose_bytes: int) -> None:
         """That is what the member holds loosely now, whatever it was."""

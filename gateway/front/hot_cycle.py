@@ -31,6 +31,7 @@ from pdgate.gateway.service import Service
 from pdgate.protocols.apis import shape_of
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import GatewayError, TooLarge
+from pdgate.protocols.sse import EVENT_ENDS
 
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -336,7 +337,7 @@ class HotCycle:
 
     def expired(self) -> None:
         """Nothing came for a while."""
-        if self._last.endswith(b"\n\n") and not self._protocol.write_paused:
+        if self._last.endswith(EVENT_ENDS) and not self._protocol.write_paused:
             self._write(self._framed(PING))
         assert self._silences is not None
         self._silences.watch(self, self.seconds)
@@ -350,7 +351,7 @@ class HotCycle:
             front = self._protocol.front
             # As a method it would be looked up anew each time.
             debug = front.debug
-            told = front.shared_lines.told(record.headers)
+            told = front.shared_lines.told(record.headers) if record.headers else b""
             lines, self._streams, sized = answer_lines(
                 answer,
                 record.call.id,

@@ -3,6 +3,7 @@
     socket -- HotProtocol --hot POST--> HotCycle --> service
                     |--everything else--> AsgiCycle --> asgi.Front --> FastAPI
                     '--WebSocket-------> SocketOpening, and the connection is socket_client.py's from then on
+                      (another protocol, such as h2c, is declined: AsgiCycle, as if it had not been asked for)
 
 A hot call has no scope, no receive and send, and one task; pieces of its answer go from the
 engine's socket to the client's by callback, and head and first event leave in one write.
@@ -39,6 +40,7 @@ from pdgate.gateway.front.limits import (
     MAX_HEAD_BYTES,
     MAX_HEADERS,
     SLICE_BYTES,
+    TLS_BUFFER_BYTES,
 )
 from pdgate.gateway.front.response_head import CLOSE, head_lines
 from pdgate.gateway.front.socket_client import SocketOpening, opening_of
@@ -54,6 +56,21 @@ log = logging.getLogger(__name__)
 _FIRST_LINES: Final = {path.encode(): f"POST {path} HTTP/1.1\r\n".encode() for path in TAKEN}
 """Of the requests that are hot, by their targets."""
 
+HEADER_BYTES: Final = 200
+"""That a header takes besides its own bytes, while its head is on its way: two objects, a tuple and a place."""
+
+EARLY_BYTES: Final = 1500
+"""That a request which came early takes, besides what it brought."""
+
+TLS_BYTES: Final = 64 << 10
+"""That a connection over TLS takes: OpenSSL, and buffers for reads and writes up to SLICE_BYTES."""
+
+TLS_BYTES_PER_BYTE: Final = 3
+"""Of its longest read or write. Both loops keep a buffer for each connection, and OpenSSL one that is a third larger."""
+
+TLS_READ_BYTES: Final = 256 << 10
+"""The longest read there is, which nobody is told of while reading is paused. Source: uvloop 0.23, consts.pxi; asyncio, sslproto.py."""
+
 Cycle = HotCycle | AsgiCycle | SocketOpening
 
 
@@ -68,6 +85,7 @@ class HotProtocol(asyncio.Protocol):
         body_bytes: Of the last one's body, read so far.
         write_paused: The client does not read what is written.
         loose_bytes, held_bytes: See `crowd.py`.
+        tcp: What carries the transport; None without TLS.
     """
 
     __slots__ = (
@@ -79,10 +97,12 @@ class HotProtocol(asyncio.Protocol):
         "_farewell",
         "_first_lines",
         "_head_bytes",
+        "_longest_for_tls",
         "_parked",
         "_read",
         "_reading_paused",
         "_serving",
+        "_skipped",
         "_unread_bytes",
         "_writable",
         "app_state",
@@ -101,6 +121,7 @@ class HotProtocol(asyncio.Protocol):
         "shared_lines",
         "stage",
         "tasks",
+        "tcp",
         "transport",
         "url",
         "write_paused",
@@ -127,14 +148,14 @@ class HotProtocol(asyncio.Protocol):
         self.app_state = app_state
         self.keep_alive_seconds: float = config.timeout_keep_alive
         # None where the connection is gone: they know each other.
-        self.parser: Any = httptools.HttpRequestParser(self)
-        # To read on behind a request that is the last one, and say nothing to what follows.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.parser: Any = self._new_parser()
         self.stage = WAITING
         self.requests = 0
         self.body_bytes = 0
         self.loose_bytes = self.held_bytes = self._unread_bytes = 0
         self.write_paused = False
+        self.tcp: asyncio.Transport | None = None
+        self._longest_for_tls = 0
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.cycle: Cycle | None = None
@@ -152,6 +173,8 @@ class HotProtocol(asyncio.Protocol):
         self._writable: asyncio.Event | None = None
         # There is nothing more to say to what still comes; an answer under way may be.
         self._deaf = False
+        # How the body of one that asked for another protocol is framed, while that is skipped.
+        self._skipped = b""
         self._clock = Clock()
         self._farewell: asyncio.TimerHandle | None = None
 
@@ -161,6 +184,10 @@ class HotProtocol(asyncio.Protocol):
         self.transport = transport
         self.server_state.connections.add(self)  # type: ignore[arg-type]
         self.crowd.join(self, self.loop)
+        if self.tcp is not None:
+            transport.set_write_buffer_limits(high=TLS_BUFFER_BYTES)
+            transport.set_read_buffer_limits(high=TLS_BUFFER_BYTES)
+            self.crowd.weigh_stranger(self)
         port = local_address(transport)[1]
         self._first_lines = {} if port == self.front.admin_port else _FIRST_LINES
 
@@ -169,15 +196,15 @@ class HotProtocol(asyncio.Protocol):
         self._deaf = True
         self._parked = None
         self._now_unread(0)
-        self.crowd.leave(self)
+        self._leave_crowd()
         if self._farewell is not None:
             self._farewell.cancel()
-        for cycle in (self._serving, *self._early):
-            if cycle is not None:
-                cycle.client_left()
-        self._early.clear()
+        if self._serving is not None:
+            self._serving.client_left()
+        self._forget_early()
         self._wake_writers()
-        self.parser = None
+        # They know us: until Python looks for such circles, TLS would keep its buffers.
+        self.parser = self.cycle = self._serving = None
 
     def eof_received(self) -> None:
         """A client that says no more is not waited for with an answer: the transport closes."""
@@ -187,6 +214,7 @@ class HotProtocol(asyncio.Protocol):
             # Mostly nothing is served when something comes, and nothing unread.
             (self._serving is not None or self.write_paused) and self._busy
         ):
+            self.note_for_tls(len(data))
             self._park(data)
         elif len(data) <= SLICE_BYTES:
             self._feed(data, data)
@@ -197,6 +225,8 @@ class HotProtocol(asyncio.Protocol):
             if given < len(data):
                 self._park(view[given:])
                 self._go_on()
+            # Here the head has been read, and it is known whose it is.
+            self.note_for_tls(len(data))
 
     def pause_writing(self) -> None:
         self.write_paused = True
@@ -362,6 +392,16 @@ class HotProtocol(asyncio.Protocol):
         """There is more than the application has taken."""
         self._pause_reading()
 
+    def note_for_tls(self, bytes_: int) -> None:
+        """So many at once were read, or written: with TLS, buffers stay as large as that."""
+        if bytes_ > self._longest_for_tls and self.tcp is not None:
+            self._longest_for_tls = bytes_
+            if isinstance(self._serving, AsgiCycle):
+                # Its task, which is begun before this, finds out whether the caller is let in.
+                self.loop.call_soon(self.crowd.weigh_stranger, self)
+            else:
+                self.crowd.weigh_stranger(self)
+
     # What the crowd asks.
 
     def take_turn(self) -> None:
@@ -390,8 +430,17 @@ class HotProtocol(asyncio.Protocol):
     def is_waited_for(self) -> bool:
         return not (self._busy or self._reading_paused)
 
+    @property
+    def strange_bytes(self) -> int:
+        """That its TLS takes, until somebody is let in."""
+        if self.parser is None or not self._is_strangers:
+            return 0
+        return TLS_BYTES + TLS_BYTES_PER_BYTE * self._longest_for_tls
+
     def look(self, now: float) -> None:
         self._weigh()
+        if self.tcp is not None:
+            self.crowd.weigh_stranger(self)
         match self._clock.overdue(self, now):
             case Overdue.SILENT:
                 self._deaf = True
@@ -407,6 +456,8 @@ class HotProtocol(asyncio.Protocol):
         self._parked = self.parser = None
         self.crowd.now_loose(self, 0)
         self._now_unread(0)
+        # What waits in the loop before the connection is lost can take seconds where many are cut.
+        self._forget_early()
         self._wake_writers()
         self.transport.abort()
 
@@ -444,17 +495,41 @@ class HotProtocol(asyncio.Protocol):
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            cycle = self.cycle
-            if isinstance(cycle, SocketOpening) and cycle is self._serving:
-                self._become_socket(cycle, len(piece) - upgrade.args[0])
+            if self.parser is None:
+                # It was cut meanwhile.
                 return
-            # What follows may be of another protocol, of which we speak none.
-            self._is_the_last()
+            cycle = self.cycle
+            rest = piece[upgrade.args[0] :]
+            if isinstance(cycle, SocketOpening) and cycle is self._serving:
+                self._become_socket(cycle, len(rest))
+                return
+            if self._skipped:
+                self._expect_skipped()
+                self._feed(rest, b"")
+                return
+            if rest or not (isinstance(cycle, AsgiCycle) and cycle.declined):
+                # What follows may be of another protocol, of which we speak none.
+                self._is_the_last()
         except httptools.HttpParserError as error:
             self._refuse(_what_is_wrong(error))
         self._read = b""
         if self._head_bytes or self.headers or self.loose_bytes:
             self._check_head()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        # To read on behind a request that is the last one, and say nothing to what follows.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _expect_skipped(self) -> None:
+        """The parser takes what follows for the other protocol: a new one gets the body, behind a head of the same framing."""
+        self.parser = self._new_parser()
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % self._skipped)
+        self.requests -= 1
+        self.headers = []
+        self._skipped = b""
+        self._deaf = False
 
     def _drop(self, bytes_: int) -> None:
         """Of a body that was refused. Where its length was not said the client has LINGER_SECONDS to leave."""
@@ -485,6 +560,9 @@ class HotProtocol(asyncio.Protocol):
     def _park(self, data: bytes | memoryview) -> None:
         if self._deaf:
             return
+        if self.stage < BODY and self._is_behind_declined():
+            self._is_the_last()
+            return
         if self._parked is None:
             self._parked = bytearray()
         self._parked += data
@@ -513,22 +591,43 @@ class HotProtocol(asyncio.Protocol):
         if not self._reading_paused and not self.transport.is_closing():
             self._reading_paused = True
             self.transport.pause_reading()
+            self.note_for_tls(TLS_READ_BYTES)
 
     def _weigh(self) -> None:
         """Says what is held loosely, and of answers that are not read: nothing, nearly always."""
         if self.parser is None:
             return
-        loose, unread = self._head_bytes if self.stage == HEAD else 0, 0
+        loose = 0
+        if self.stage == HEAD:
+            loose = self._head_bytes + HEADER_BYTES * len(self.headers)
         if self._parked is not None:
             loose += len(self._parked)
-        if self.write_paused or self.transport.is_closing():
-            unread = self.transport.get_write_buffer_size()
-            if self._serving is None and not (self.cycle is not None and self.cycle.let_in):
-                loose, unread = loose + unread, 0
+        if self._early:
+            loose += EARLY_BYTES * len(self._early)
+        # Also below the water at which writing is paused, as many may stay there.
+        unread = self.transport.get_write_buffer_size()
+        if self.tcp is not None:
+            unread += self.tcp.get_write_buffer_size()
+        if unread and self._is_strangers:
+            loose, unread = loose + unread, 0
         if loose != self.loose_bytes:
             self.crowd.now_loose(self, loose)
         if unread != self._unread_bytes:
             self._now_unread(unread)
+
+    @property
+    def _is_strangers(self) -> bool:
+        """Whether the last that was served was not let in. The key of a hot call is known before its body is read."""
+        serving = self._serving
+        if isinstance(serving, HotCycle) and self.stage != LINGERING:
+            return False
+        last = self.cycle if serving is None else serving
+        return last is None or not last.let_in
+
+    def _leave_crowd(self) -> None:
+        self.crowd.leave(self)
+        if self.tcp is not None:
+            self.crowd.forget_stranger(self)
 
     def _now_unread(self, bytes_: int) -> None:
         more, self._unread_bytes = bytes_ - self._unread_bytes, bytes_
@@ -536,6 +635,11 @@ class HotProtocol(asyncio.Protocol):
             self.crowd.hold(self, more)
         else:
             self.crowd.free(self, -more)
+
+    def _forget_early(self) -> None:
+        for cycle in self._early:
+            cycle.client_left()
+        self._early.clear()
 
     def _wake_writers(self) -> None:
         if self._writable is not None:
@@ -555,7 +659,7 @@ class HotProtocol(asyncio.Protocol):
         return not self.parser.should_upgrade()
 
     def _begin_asgi(self) -> None:
-        if len(self._early) >= MAX_EARLY_REQUESTS:
+        if len(self._early) >= MAX_EARLY_REQUESTS or self._is_behind_declined():
             self._is_the_last()
             return
         parser = self.parser
@@ -577,6 +681,18 @@ class HotProtocol(asyncio.Protocol):
             cycle.begin()
         else:
             self._early.append(cycle)
+        if parser.should_upgrade() and parser.get_method() != b"CONNECT":
+            cycle.declined = True
+            self._skipped = limits.framing(self.headers) if cycle.body_bytes_said else b""
+            # The parser says next that the request is whole, which it is not where a body is skipped.
+            self._deaf = bool(self._skipped)
+        if self._early:
+            self._weigh()
+
+    def _is_behind_declined(self) -> bool:
+        """Whether what comes may be of the protocol that the last request asked for: the client has no answer yet."""
+        cycle = self.cycle
+        return self._serving is not None and isinstance(cycle, AsgiCycle) and cycle.declined
 
     def _become_socket(self, opening: SocketOpening, more_bytes: int) -> None:
         """The connection is another protocol's from now on. `more_bytes`: that came behind the request."""
@@ -587,14 +703,15 @@ class HotProtocol(asyncio.Protocol):
             return
         self._deaf = True
         self.server_state.connections.discard(self)
-        self.crowd.leave(self)
+        strange_bytes = self.strange_bytes if self.tcp is not None else 0
+        self._leave_crowd()
         self._now_unread(0)
         if self._farewell is not None:
             self._farewell.cancel()
         self.parser = None
         if self._reading_paused:
             self.transport.resume_reading()
-        opening.take_over(self)
+        opening.take_over(self, strange_bytes)
 
     def _is_the_last(self) -> None:
         self._deaf = True

@@ -1,5 +1,6 @@
 """Limits of one client's connection: how much may be on its way, and how long it may take.
 
+    a handshake   HANDSHAKE_SECONDS, and bytes (gateway/security/tls.py)
     a head        MAX_HEAD_BYTES, MAX_HEADERS, and HEAD_SECONDS to arrive
     trailers      never headers (RFC 9110, section 6.5.1), and bounded as a head is
     chunks        extensions bounded as a head is
@@ -14,6 +15,9 @@ from typing import Final
 
 from pdgate.protocols.call import Headers
 from pdgate.protocols.errors import BadRequest
+
+HANDSHAKE_SECONDS = 10.0
+"""Of TLS, from when the connection is accepted."""
 
 MAX_HEAD_BYTES = 64 << 10
 """Of one slice (SLICE_BYTES) more than that may be on its way when the bound is noticed."""
@@ -43,6 +47,9 @@ SLICE_BYTES: Final = 16 << 10
 """Given to the parser in one turn of the event loop, but for bodies of a known length: 290 refusals, or
 2,300 chunks, which take 10 ms."""
 
+TLS_BUFFER_BYTES: Final = 64 << 10
+"""At which TLS pauses the writer, as without it, and its own reading; of themselves loops take 512 and 256 KiB."""
+
 FIRST_BYTES: Final = 2 << 10
 """Of a large read, in place of SLICE_BYTES, where others wait for a turn: most heads are in it."""
 
@@ -58,6 +65,12 @@ def is_framed_well(headers: Headers) -> bool:
     """
     codings = [found.strip().lower() for name, found in headers if name == b"transfer-encoding"]
     return codings in ([], [b"chunked"])
+
+
+def framing(headers: Headers) -> bytes:
+    """The lines of a head that say where its body ends; none where it has no body."""
+    names = (b"content-length", b"transfer-encoding")
+    return b"".join(b"%b: %b\r\n" % header for header in headers if header[0] in names)
 
 
 def check_host(headers: Headers) -> None:

@@ -86,8 +86,8 @@ class SocketOpening:
     def turn_away(self, error: GatewayError) -> None:
         """There is no body to turn away."""
 
-    def take_over(self, connection: UpgradingConnection) -> None:
-        SocketClient(self, connection)
+    def take_over(self, connection: UpgradingConnection, strange_bytes: int) -> None:
+        SocketClient(self, connection, strange_bytes)
 
 
 def opening_of(
@@ -132,9 +132,12 @@ class SocketClient:
         headers, query: Of the request.
         yields: What is held can be had back: the session ends.
         loose_bytes, held_bytes: See `crowd.py`.
+        strange_bytes: What its TLS takes, until the session is accepted or the connection is lost.
     """
 
-    def __init__(self, opening: SocketOpening, connection: UpgradingConnection) -> None:
+    def __init__(
+        self, opening: SocketOpening, connection: UpgradingConnection, strange_bytes: int
+    ) -> None:
         self.headers, self.query = opening.headers, opening.query
         self.loose_bytes = self.held_bytes = 0
         self._key = opening.key
@@ -152,6 +155,9 @@ class SocketClient:
         self._transport.set_protocol(wire)
         wire.connection_made(self._transport)
         self._crowd.join(self, connection.loop)
+        self.strange_bytes = strange_bytes
+        if strange_bytes:
+            self._crowd.weigh_stranger(self)
         self._server_state.connections.add(self)
         self._tasks = connection.tasks
         self._task = connection.loop.create_task(self._run())
@@ -175,6 +181,7 @@ class SocketClient:
         if not task.cancelled() and (error := task.exception()) is not None:
             errors.known(error)
             self._wire.abort()
+        self._part()
 
     # What the door asks.
 
@@ -194,6 +201,7 @@ class SocketClient:
         if subprotocol:
             headers.append((b"sec-websocket-protocol", subprotocol.encode("ascii")))
         self._accepted = True
+        self._forget_stranger()
         head = b"HTTP/1.1 101 Switching Protocols\r\n" + header_lines(headers) + b"\r\n"
         if not self._wire.lost:
             self._transport.write(head)
@@ -225,12 +233,14 @@ class SocketClient:
 
     def cut(self) -> None:
         self._wire.abort()
+        # Also one that is closing: TLS waits for the other end to say so too.
+        self._transport.abort()
 
     def yield_memory(self, error: GatewayError) -> None:
         self._out_of_memory()
 
     def shutdown(self) -> None:
-        """The server ends. What the drain has left open is told so, and what has not begun is cut."""
+        """The server ends. Clients that the drain has left open get the reason, and what has not begun is cut."""
         if self._accepted:
             realtime = self._front.realtime
             assert realtime is not None
@@ -241,10 +251,25 @@ class SocketClient:
     # How.
 
     def _has_left(self) -> None:
+        self._forget_stranger()
         self._lost()
+        self._part()
+
+    def _part(self) -> None:
+        """All is over: until Python looks for circles of what knows each other, TLS would keep its buffers."""
+        if self._task.done() and self._wire.lost:
+            self._lost = self._out_of_memory = self._wire.on_lost = _is_over
+
+    def _forget_stranger(self) -> None:
+        if self.strange_bytes:
+            self.strange_bytes = 0
+            self._crowd.forget_stranger(self)
 
     def _cancel(self) -> None:
         self._task.cancel()
 
 
 def _nothing(_: int) -> None: ...
+
+
+def _is_over() -> None: ...

@@ -15,7 +15,7 @@ Bounded: parts that were tied longest ago go first. What an engine then says of 
 changes nothing any more until the prompt comes again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,11 +32,13 @@ class PromptPart:
     Attributes:
         blocks: Of the whole prompt, as the index counts.
         first, end: Those that end in this token block are blocks[first:end].
+        model: Whose prompt it is, as the call named it.
     """
 
     blocks: Sequence[int]
     first: int
     end: int
+    model: str | None = None
 
     @property
     def before(self) -> Sequence[int]:
@@ -49,6 +51,8 @@ class EventLinks:
         self._max_keys = max_keys
         self._parts: dict[int, tuple[PromptPart, ...]] = {}
         self._tied: dict[int, None] = {}
+        # Of all prompts that were tied: no more than engines serve, as calls of others come to no engine.
+        self._models: set[str | None] = set()
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -61,11 +65,34 @@ class EventLinks:
         """No prompt counts as known, so that what engines have of each is looked up again."""
         self._tied.clear()
 
+    def drop(self, model: str) -> Collection[Sequence[int]]:
+        """Forget all ties of a model's prompts, as their keys are wrong. Returns one of those that begin alike."""
+        dropped: dict[int, Sequence[int]] = {}
+        if model not in self._models:
+            return dropped.values()
+        self._models.discard(model)
+        for key, parts in list(self._parts.items()):
+            kept = tuple(part for part in parts if part.model != model)
+            if len(kept) == len(parts):
+                continue
+            dropped.update((part.blocks[0], part.blocks) for part in parts if part.model == model)
+            if kept:
+                self._parts[key] = kept
+            else:
+                del self._parts[key]
+        self.untie()
+        return dropped.values()
+
     def at(self, key: int) -> Sequence[PromptPart]:
         return self._parts.get(key, ())
 
     def tie(
-        self, blocks: Sequence[int], ends: Sequence[int], keys: Sequence[int], block_tokens: int
+        self,
+        blocks: Sequence[int],
+        ends: Sequence[int],
+        keys: Sequence[int],
+        block_tokens: int,
+        model: str | None = None,
     ) -> Sequence[tuple[int, PromptPart]]:
         """Key -> part, from the prompt's beginning on.
 
@@ -73,7 +100,8 @@ class EventLinks:
             ends: For each block, how many tokens there are up to its end.
             keys: Of the prompt's whole token blocks.
         """
-        tied = list(_parts(blocks, ends, keys, block_tokens))
+        tied = list(_parts(blocks, ends, keys, block_tokens, model))
+        self._models.add(model)
         for key, part in tied:
             last = blocks[part.end - 1]
             others = self._parts.pop(key, ())
@@ -89,7 +117,11 @@ class EventLinks:
 
 
 def _parts(
-    blocks: Sequence[int], ends: Sequence[int], keys: Sequence[int], block_tokens: int
+    blocks: Sequence[int],
+    ends: Sequence[int],
+    keys: Sequence[int],
+    block_tokens: int,
+    model: str | None,
 ) -> Iterator[tuple[int, PromptPart]]:
     first = 0
     while first < len(blocks):
@@ -99,5 +131,5 @@ def _parts(
         end = first + 1
         while end < len(blocks) and max(ends[end] - 1, 0) // block_tokens == place:
             end += 1
-        yield keys[place], PromptPart(blocks, first, end)
+        yield keys[place], PromptPart(blocks, first, end, model)
         first = end

@@ -10,7 +10,7 @@ place in the middle of a long prompt may be off by some blocks, its beginning an
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -35,6 +35,12 @@ _MORE_THAN_TOKENS: Final = frozenset(
 Source: vLLM 0.32.0, entrypoints/scale_out/token_in_token_out/protocol.py (GenerateRequest); SGLang at 001067f,
 srt/managers/io_struct.py (GenerateReqInput)."""
 
+_KEPT_OTHERWISE: Final = ("extra_key", "lora_path", "truncate_prompt_tokens", "truncation_side")
+"""Fields by which an engine keeps a prompt apart, of which its events say nothing that could be told from tokens, or
+reads other tokens than those of the prompt."""
+
+_NULLS: Final = (Raw(b"null"), None)
+
 _MEDIA: Final = (b"image_", b"audio", b"video_")
 """In messages that have parts of other kinds than text, and in some that only speak of them."""
 
@@ -54,7 +60,7 @@ class IndexedPrompt:
     model: str | None
     salt: Any = None
 
-    def extras(self, blocks: int, adapters: frozenset[str]) -> Sequence[Any]:
+    def extras(self, blocks: int, adapters: Collection[str]) -> Sequence[Any]:
         """What engines say of so many token blocks besides their tokens."""
         adapter = [self.model] if self.model in adapters else []
         salt = [] if self.salt is None else [self.salt]
@@ -64,7 +70,7 @@ class IndexedPrompt:
 
 def token_ids(call: Call) -> Sequence[int] | None:
     """Those of the prompt, if it is a list of them."""
-    if not _MORE_THAN_TOKENS.isdisjoint(call.body):
+    if not _MORE_THAN_TOKENS.isdisjoint(call.body) or _is_kept_otherwise(call.body):
         return None
     prompt = call.body.get(_field(call))
     if not isinstance(prompt, Raw) or bytes(memoryview(prompt)[:1]) != b"[":
@@ -118,7 +124,7 @@ def is_text(call: Call) -> bool:
     Not where there may be media: an engine would fetch them to tell, and their tokens do not say
     what they show.
     """
-    if call.api is not None:
+    if call.api is not None or _is_kept_otherwise(call.body):
         # Its messages, and what is written before them, are not those that /tokenize takes.
         return False
     messages = call.body.get("messages")
@@ -127,6 +133,10 @@ def is_text(call: Call) -> bool:
         return not any(sign in text for sign in _MEDIA)
     prompt = call.body.get("prompt")
     return isinstance(prompt, Raw) and bytes(memoryview(prompt)[:1]) == b'"'
+
+
+def _is_kept_otherwise(body: Json) -> bool:
+    return any(body.get(name) not in _NULLS for name in _KEPT_OTHERWISE)
 
 
 def _size(body: Json, name: str) -> int:

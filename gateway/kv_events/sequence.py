@@ -95,6 +95,11 @@ class Sequence:
         """Batches that wait for the end of a replay."""
         return len(self._held)
 
+    @property
+    def settled(self) -> bool:
+        """Whether all that was taken is of the life of the engine that was heard last."""
+        return not (self.replaying or self._doubtful)
+
     def start(self) -> None:
         """What the engine remembers of the time before we came."""
         if self._can_replay:

@@ -89,6 +89,11 @@ class Subscriber:
         self._repeating = self._replays()
         self.sequence.start()
 
+    @property
+    def certain(self) -> bool:
+        """Whether it hears the engine of which it has taken all that it took."""
+        return self.connected and self.sequence.settled
+
     def close(self) -> None:
         self._listening.cancel()
         if self._repeating is not None:

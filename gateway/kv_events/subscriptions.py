@@ -75,6 +75,7 @@ class Listened:
     """One engine, and what we listen to there.
 
     Attributes:
+        doubted: Whether it has what it said is not known until it is certain that it is the one that is heard.
         asked_at: When it was asked last where it publishes.
         trouble: Why nothing is heard of it; empty if something is.
     """
@@ -82,6 +83,7 @@ class Listened:
     instance: Instance
     sources: Sources = field(default_factory=dict)
     heard: dict[int, HeardPublisher] = field(default_factory=dict)
+    doubted: bool = False
     asked_at: float | None = None
     trouble: str = ""
 
@@ -119,6 +121,21 @@ class Subscriptions:
                 _close(engine)
             self.engines.clear()
 
+    def forgotten(self, instance_id: str | None) -> None:
+        """The index believes nothing of it any more, or of any: its process may be gone, or nobody asked for a while."""
+        for engine in list(self.engines.values()):
+            one = engine.instance.id
+            if instance_id is not None and one != instance_id:
+                continue
+            endpoint = self._endpoints.get(one)
+            if endpoint is not None and endpoint.asleep:
+                # Its cache is gone by its own word, of which vLLM publishes nothing before its first step awake.
+                for rank in engine.heard:
+                    self._translation.forget(one, rank)
+            else:
+                engine.doubted = True
+                self._translation.doubt(one)
+
     def look(self) -> list[Listened]:
         """Listens to those that are there, and to no others. Returns which to ask, and where."""
         there = {c.instance.id: c.instance for c in self._endpoints}
@@ -139,6 +156,9 @@ class Subscriptions:
             self._open(known)
             for heard in known.heard.values():
                 heard.feed.look()
+            if known.doubted and all(one.feed.certain for one in known.heard.values()):
+                known.doubted = False
+                self._translation.trust(instance_id)
             if instance_id in up and self._must_ask(known):
                 unknown.append(known)
         return unknown

@@ -9,7 +9,7 @@ the engine removes it, the index hears of it here.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -55,8 +55,9 @@ class EventTranslation:
         self.links = links or EventLinks()
         self._index = index
         self._caches: dict[str, dict[int, CachedByTier]] = {}
+        self._doubted: set[str] = set()
         self._sizes: dict[int, None] = {}
-        self._adapters: frozenset[str] = frozenset()
+        self._adapters: set[str] = set()
         self._early: deque[IndexedPrompt] = deque(maxlen=MOST_EARLY)
 
     def cached(self, instance_id: str, rank: int) -> CachedByTier:
@@ -90,8 +91,24 @@ class EventTranslation:
 
     def drop(self, instance_id: str) -> None:
         """Forget an engine whose events are heard no more."""
+        self._doubted.discard(instance_id)
         if self._caches.pop(instance_id, None) is not None:
             self._index.cleared(instance_id)
+
+    def doubt(self, instance_id: str) -> None:
+        """The index believes nothing of it any more, and is to learn nothing of it from what was said before."""
+        self._doubted.add(instance_id)
+
+    def trust(self, instance_id: str) -> None:
+        """What a doubted one said holds: it is found again as prompts come."""
+        self._doubted.discard(instance_id)
+        self.links.untie()
+
+    def know_adapters(self, names: Iterable[str]) -> None:
+        """Models that engines call adapters of others, and whose blocks they keep apart by these names."""
+        for name in names:
+            if name not in self._adapters:
+                self._new_adapter(name)
 
     def learn(self, prompt: IndexedPrompt) -> None:
         """The tokens of a prompt are known."""
@@ -106,9 +123,10 @@ class EventTranslation:
             except OverflowError:
                 # Token ids as a client sent them: the engine will tell it what is wrong.
                 return
-            tied = self.links.tie(prompt.blocks, prompt.ends, found, size)
+            tied = self.links.tie(prompt.blocks, prompt.ends, found, size, prompt.model)
             for instance_id, caches in self._caches.items():
-                self._believe(instance_id, caches, tied)
+                if instance_id not in self._doubted:
+                    self._believe(instance_id, caches, tied)
 
     def _believe(
         self,
@@ -131,28 +149,46 @@ class EventTranslation:
         cached = publisher.at(tier)
         if event.lora_name is not None and event.lora_name not in self._adapters:
             self._new_adapter(event.lora_name)
+        there = cached.stored(event)
+        self._reached(instance_id, there, tier)
+        if not tier:
+            caches = self._caches[instance_id]
+            for beyond in tiers_of(caches.values()):
+                # What a tier has kept behind blocks that were gone can be read again.
+                kept = [
+                    key for key in there if any(key in one.at(beyond) for one in caches.values())
+                ]
+                self._reached(instance_id, kept, beyond)
+        size = cached.block_tokens
+        if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
+            self._new_size(size)
+
+    def _reached(self, instance_id: str, keys: Sequence[int], tier: str) -> None:
+        """These blocks are there, in this order."""
         at = self.links.at
-        # Prompt -> its first and its last part that the event is about.
+        # Prompt -> its first and its last part that ends in them.
         spans: dict[int, tuple[PromptPart, PromptPart]] = {}
-        for key in cached.stored(event):
+        for key in keys:
             for part in at(key):
                 prompt = id(part.blocks)
                 spans[prompt] = (spans.get(prompt, (part,))[0], part)
         for first, last in spans.values():
             self._index.stored(instance_id, last.before, first.first, tier=tier)
-        size = cached.block_tokens
-        if size and size not in self._sizes and len(self._sizes) < MOST_SIZES:
-            self._new_size(size)
 
     def _removed(self, instance_id: str, publisher: CachedByTier, event: Removed) -> None:
         caches = self._caches[instance_id]
         tier = tier_of(event.medium)
+        # In a tier counts what lies behind blocks of the pages, too: it ends where neither has a block.
+        ends = (tier,) if tier else ("", *tiers_of(caches.values()))
         at = self.links.at
         for key in publisher.at(tier).removed(event):
             parts = at(key)
-            if parts and not any(key in one.at(tier) for one in caches.values()):
-                for part in parts:
-                    self._index.lost(instance_id, part.blocks, part.first, tier=tier)
+            if not parts:
+                continue
+            for end in ends:
+                if not _anywhere(key, caches, (end,)):
+                    for part in parts:
+                        self._index.lost(instance_id, part.blocks, part.first, tier=end)
 
     def _new_size(self, size: int) -> None:
         self._sizes[size] = None
@@ -162,8 +198,14 @@ class EventTranslation:
             self.learn(prompt)
 
     def _new_adapter(self, name: str) -> None:
-        if len(self._adapters) < MOST_ADAPTERS:
-            self._adapters |= {name}
+        if len(self._adapters) >= MOST_ADAPTERS:
+            return
+        self._adapters.add(name)
+        # Prompts that were tied as if it were a model were credited with what engines have of the one that it changes.
+        for blocks in self.links.drop(name):
+            for instance_id, caches in self._caches.items():
+                for tier in ("", *tiers_of(caches.values())):
+                    self._index.lost(instance_id, blocks, 0, tier=tier)
 
 
 def _anywhere(key: int, caches: dict[int, CachedByTier], tiers: Sequence[str]) -> bool:

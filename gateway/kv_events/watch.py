@@ -45,6 +45,7 @@ class EventWatch:
         self.index = index_of(self.blocks_of)
         self.translation = EventTranslation(self.index)
         self.subscriptions = Subscriptions(where, endpoints, self.translation, access)
+        self.index.forgot.append(self.subscriptions.forgotten)
         self.tokenizing = Tokenizing(self.translation, endpoints, access) if tokenize else None
 
     def blocks_of(self, call: Call) -> Sequence[int]:

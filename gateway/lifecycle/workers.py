@@ -123,6 +123,7 @@ class Workers:
         self._asked_again: list[tuple[One, int]] | None = None
         self._any_was_ready = False
         self._ends_by: float | None = None
+        self._look_at = monotonic() + LOOK_SECONDS
         self._failed = False
 
     def run(self) -> int:
@@ -146,13 +147,14 @@ class Workers:
         return int(self._failed)
 
     def _wait(self) -> None:
-        """For what happens next, or for the clock."""
-        try:
-            what = self._events.get(timeout=LOOK_SECONDS)
-        except Empty:
-            self._look(monotonic())
-        else:
-            self._act(*what)
+        """For what happens next, or for the clock, which has its turn whatever happens."""
+        now = monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._look(now)
+            return
+        with suppress(Empty):
+            self._act(*self._events.get(timeout=self._look_at - now))
 
     # What happens.
 

@@ -117,8 +117,9 @@ class Detector:
         """Whether legs ended well lately: a call that has waited in vain goes nowhere else by choice."""
         before, self._worked = self._worked, {}
         for endpoint in self._endpoints:
-            # A prefill engine that only decode engines ask has no legs of ours, but has read prompts.
-            done = endpoint.ended_well + endpoint.read_tokens
+            # A prefill engine that only decode engines ask has no legs of ours, but has read prompts. What is only
+            # presumed to be read, or is taken back, leaves its account, too, and is no sign of work.
+            done = endpoint.ended_well + endpoint.shown_reads
             seen, at = before.get(endpoint.instance.id, (0, float("-inf")))
             if done != seen:
                 at = now

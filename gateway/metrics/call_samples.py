@@ -33,7 +33,7 @@ def samples(stats: "CallStats") -> Iterator[Samples]:
     breaks = _sum((protocol, of.breaks) for protocol, of in by_protocol)
     yield families.BROKEN_ANSWERS.samples(breaks.items(), fleet)
     yield families.API_CALLS.samples(_routes(stats).items(), fleet)
-    for family, counts in stats.counts.items():
+    for family, counts in list(stats.counts.items()):
         yield family.samples(counts.items(), fleet)
     tokens = _sum((model, of.tokens) for (_, model), of in found.items())
     yield families.TOKENS.samples(tokens.items())

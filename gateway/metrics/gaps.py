@@ -19,7 +19,8 @@ from pdgate.protocols import sse
 from pdgate.protocols.errors import GatewayError
 
 EVERY: Final = 16
-EVENT_END: Final = b"\n\n"
+DONE_BYTES: Final = len(sse.DONE.replace(b"\n", b"\r\n"))
+"""The longer one, whose lines end with CRLF."""
 MOST_TIMES: Final = 32
 """That wait to be added up."""
 
@@ -72,7 +73,7 @@ class Measured(BodyFilter):
 
     def data(self, chunk: bytes, framed: bytes = b"") -> None:
         # Half an event is none, and what is so short is "[DONE]".
-        if len(chunk) > len(sse.DONE) and chunk.endswith(EVENT_END):
+        if len(chunk) > DONE_BYTES and chunk.endswith(sse.EVENT_ENDS):
             times = self._times
             times.append(self._clock())
             if len(times) > MOST_TIMES:

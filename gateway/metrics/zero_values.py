@@ -72,6 +72,7 @@ DECISIONS: Final[tuple[tuple[str, str], ...]] = (
             decision.SOONER,
             decision.MEASURING,
             decision.NO_PREFILL,
+            decision.NO_ROOM,
         )
     ),
     (Taken.PREFILL_ONLY, decision.ONE_TOKEN),

@@ -157,7 +157,7 @@ class RealtimeDoor:
                         refusal = await without_addresses(without_echo(refusal), fleet)
                     await self._refuse(client, refusal, call_id)
         finally:
-            # What can trip stands last: its record is over all the same, and nobody's place is kept.
+            # What can trip stands last: its record is over all the same, and no place is kept.
             if key_state is not None:
                 key_state.leave()
             if outcome is not None:

@@ -118,6 +118,15 @@ class KeyState:
             self._calls_limit = requests_limit(bucket.per_minute)
             self._told_level, self._told = -1.0, ()
 
+    @property
+    def is_rested(self) -> bool:
+        """Whether a new state of this key would let in no more: nothing runs, and a minute's calls are due again."""
+        bucket = self._bucket
+        if self.running or bucket is None:
+            return not self.running
+        bucket.wait_seconds(self._clock())
+        return bucket.level >= bucket.per_minute
+
     def may_ask(self, model: str | None) -> bool:
         return not self._models or model in self._models
 

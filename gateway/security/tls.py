@@ -1,4 +1,4 @@
-"""TLS on both sides: to clients, where uvicorn does it, and to engines.
+"""TLS on both sides: to clients (gateway/front/handshake.py), and to engines.
 
 Contexts hold private keys and cannot be sent to workers, so what travels is the names of files;
 each process reads them when it starts. At least TLS 1.2, as Python has it (ssl, "Security
@@ -6,31 +6,57 @@ considerations").
 """
 
 import ssl
-from typing import Any
+from typing import Any, Final
 
 from pdgate.cluster import regular
+
+MAX_HANDSHAKE_BYTES: Final = 32 << 10
+"""Of a client: its hello is 2 KiB, a chain of certificates mostly less than 8. OpenSSL itself takes 128 KiB of a hello
+and 100 of a chain, and holds each byte up to four times."""
 
 
 class UnusableTlsFile(Exception):
     """A file that TLS needs will not do; the message says which and why."""
 
 
-def server_options(cert_file: str, key_file: str, client_ca_file: str) -> dict[str, Any]:
-    """What uvicorn is given; nothing without a certificate. With a CA, clients need one too."""
-    if not cert_file:
-        return {}
-    options: dict[str, Any] = {"ssl_certfile": cert_file, "ssl_keyfile": key_file or None}
-    if client_ca_file:
-        options |= {"ssl_ca_certs": client_ca_file, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return options
+class BoundedObject(ssl.SSLObject):
+    """TLS of one connection. Its handshake fails when it has brought more than MAX_HANDSHAKE_BYTES."""
+
+    incoming: ssl.MemoryBIO
+    handshake_bytes = 0
+
+    def do_handshake(self) -> None:
+        before = self.incoming.pending
+        try:
+            super().do_handshake()
+        except ssl.SSLWantReadError:
+            # All that was taken is of the handshake; behind its end a request may come in the same read.
+            self.handshake_bytes += before - self.incoming.pending
+            if self.handshake_bytes > MAX_HANDSHAKE_BYTES:
+                raise ssl.SSLError("the handshake is too long") from None
+            raise
 
 
-def check_server(cert_file: str, key_file: str, client_ca_file: str) -> None:
-    """Raises UnusableTlsFile for what would fail when the first worker starts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+class BoundedContext(ssl.SSLContext):
+    """Of a server."""
+
+    sslobject_class = BoundedObject
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, *others: Any, **named: Any) -> ssl.SSLObject:
+        made = super().wrap_bio(incoming, *others, **named)
+        assert isinstance(made, BoundedObject)
+        made.incoming = incoming
+        return made
+
+
+def server_context(cert_file: str, key_file: str, client_ca_file: str) -> BoundedContext:
+    """With a CA, clients need a certificate too. Raises UnusableTlsFile."""
+    context = BoundedContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, cert_file, key_file)
     if client_ca_file:
         _load_ca(context, client_ca_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def engine_context(ca_file: str = "", cert_file: str = "", key_file: str = "") -> ssl.SSLContext:

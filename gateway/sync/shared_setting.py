@@ -10,7 +10,7 @@ configuration was written. Without a store a process is on its own.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -20,7 +20,7 @@ from pdgate.cluster.directory import StoreAway
 from pdgate.cluster.jobs import is_cancelled
 from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.family import Samples
-from pdgate.gateway.sync.shared_store import SharedStore, StoreState
+from pdgate.gateway.sync.shared_store import NotShared, SharedStore, StoreState
 
 log = logging.getLogger(__name__)
 
@@ -72,19 +72,23 @@ class SharedSetting(Generic[S]):
     async def change(self, to: Callable[[S], S]) -> None:
         """Put as `put` does, but from what is pinned now, which another process may have said just before.
 
-        Of two changes in the same few milliseconds the later one can undo the other.
+        Of two changes in the same few milliseconds the later one can undo the other. Raises NotShared.
         """
         before = self.section
-        if self._store is not None and (found := await self._store.read()) is not None:
-            # Nonsense is no reason not to say something better.
-            with suppress(ValidationError):
-                before = self._parsed(found)
+        if self._store is not None:
+            with self._asking():
+                found = await self._store.read()
+            if found is not None:
+                # Nonsense is no reason not to say something better.
+                with suppress(ValidationError):
+                    before = self._parsed(found)
         await self.put(to(before))
 
     async def put(self, section: S) -> None:
-        """Raises StoreAway, and then nothing has changed here."""
+        """Raises NotShared, and then nothing has changed here."""
         if self._store is not None:
-            await self._store.pin(section.model_dump_json().encode())
+            with self._asking():
+                await self._store.pin(section.model_dump_json().encode())
         self._said = True
         self._take(section)
 
@@ -98,6 +102,14 @@ class SharedSetting(Generic[S]):
                 await asyncio.sleep(self._look_seconds)
         finally:
             await self._store.close()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreAway as error:
+            log.warning("the %s were not changed: %s", self._name, error)
+            raise NotShared("other processes cannot be told, so nothing was changed") from error
 
     async def _look(self, store: SharedStore) -> None:
         try:
@@ -137,7 +149,7 @@ class SharedStatus:
         self._setting = setting
 
     def as_json(self) -> dict[str, str]:
-        """State without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for strangers, too, and reasons name addresses."""
         return {"state": self.state}
 
     @property

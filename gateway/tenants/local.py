@@ -7,12 +7,13 @@ A lock is held for some microseconds, and waited for WAIT_SECONDS at most: a wor
 must not stop the others, so after that the row is changed without.
 
 What a tenant has taken stays when it is configured no more; a tenant for which there is no row left is counted
-by each worker for itself.
+by each worker for itself, MOST_ALONE of them.
 """
 
 import fcntl
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from mmap import mmap
@@ -28,6 +29,8 @@ from pdgate.gateway.tenants.account import AccountView, ReservedTokens, ReserveR
 log = logging.getLogger(__name__)
 
 MOST_TENANTS: Final = 4096
+MOST_ALONE: Final = 16384
+"""Those of whom no call runs and none has come for longest are counted anew beyond."""
 NAME_BYTES: Final = 72
 _NAME_WORDS: Final = NAME_BYTES // 8
 _ROW_WORDS: Final = 24
@@ -64,7 +67,7 @@ class LocalAccounts:
         self._looked = 0.0
         self._edition = 0
         self._impatient = 0.0
-        self._alone: dict[str, tuple[list[int], list[int]]] = {}
+        self._alone: OrderedDict[str, tuple[list[int], list[int]]] = OrderedDict()
         if folder is None:
             self._bytes = memoryview(bytearray(_BYTES))
             self._held = memoryview(bytearray(_HELD_BYTES)).cast("q")
@@ -168,13 +171,21 @@ class LocalAccounts:
         if row is None:
             alone = self._alone.get(name)
             if alone is None:
-                if len(self._alone) >= MOST_TENANTS:
-                    self._alone.pop(next(iter(self._alone)))
-                    self._rows = {one: at for one, at in self._rows.items() if at is not None}
+                self._make_room()
                 alone = self._alone[name] = [0] * account.WORDS, [0, 0]
+            self._alone.move_to_end(name)
             return alone[0], alone[1], -1
         at = (row - 1) * 2
         return self._numbers(row), self._held[at : at + 2], at
+
+    def _make_room(self) -> None:
+        while len(self._alone) >= MOST_ALONE:
+            name, (_, held) = next(iter(self._alone.items()))
+            if any(held):
+                # Its calls would be settled with an account that knows nothing of them.
+                self._alone.move_to_end(name)
+                return
+            del self._alone[name], self._rows[name]
 
     def _numbers(self, row: int) -> memoryview:
         at = row * _ROW_WORDS + _NAME_WORDS
@@ -195,7 +206,8 @@ class LocalAccounts:
                 return row
         row = self._words[0] + 1
         if row > MOST_TENANTS:
-            log.warning("more than %d tenants: of others each worker counts alone", MOST_TENANTS)
+            if not self._alone:
+                log.warning("more than %d tenants: each worker counts others alone", MOST_TENANTS)
             return None
         at = row * _ROW_BYTES
         self._bytes[at : at + NAME_BYTES] = written

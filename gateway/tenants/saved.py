@@ -9,7 +9,7 @@ taken since. Any worker writes the accounts of all, whole, and a file is replace
 import asyncio
 import json
 import logging
-import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,7 @@ class SavedAccounts:
         self._path = folder / FILE
         self._accounts = accounts
         self._changes = changes
+        self._writing = threading.Lock()
         self._saved = 0
         self._seconds = save_seconds
         self._complaint = Complaint(log, "what tenants have taken cannot be saved")
@@ -51,21 +52,21 @@ class SavedAccounts:
         """Run until cancelled; `close` is for the end."""
         while True:
             await asyncio.sleep(self._seconds)
-            if self._changes() != self._saved:
-                self._saved = self._changes()
-                await asyncio.to_thread(self._write, self._accounts())
+            if (changes := self._changes()) != self._saved:
+                await asyncio.to_thread(self._write, changes, self._accounts())
 
     def close(self) -> None:
-        if self._changes() != self._saved:
-            self._write(self._accounts())
+        if (changes := self._changes()) != self._saved:
+            self._write(changes, self._accounts())
 
-    def _write(self, accounts: dict[str, list[int]]) -> None:
-        said = json.dumps({"version": VERSION, "accounts": accounts})
-        unfinished = self._path.with_suffix(f".{os.getpid()}.new")
-        with self._complaint.catching(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(said)
-            unfinished.replace(self._path)
+    def _write(self, changes: int, accounts: dict[str, list[int]]) -> None:
+        """What is not written is written the next time, whether anything has changed since or not."""
+        said = json.dumps({"version": VERSION, "accounts": accounts}).encode()
+        with self._writing, self._complaint.catching(OSError):
+            # Cancelled, `run` leaves its thread behind, which may come after `close`.
+            if changes >= self._saved:
+                regular.replace(self._path, said)
+                self._saved = changes
 
 
 def read(folder: Path) -> dict[str, list[int]]:

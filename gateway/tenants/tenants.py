@@ -139,7 +139,8 @@ class Tenants:
         return found
 
     async def enter(self, key_state: KeyState, call: Call) -> TokenHold:
-        """Reserve for a call of a key with limits of tokens. Raise RateLimited, InsufficientQuota."""
+        """Reserve for a call of a key with limits of tokens. Raise RateLimited, InsufficientQuota, BadRequest."""
+        asked, client_asks = asking(call)
         limits = self.limits_of(key_state)
         bounds = bounds_of(call)
         generated = bounds.most_generated(self._unsaid(key_state, call, bounds))
@@ -148,8 +149,7 @@ class Tenants:
         needs = min(bounds.prompt, most), min(generated, most)
         takes = bounds.prompt, generated
         held = await self.reserve(key_state, limits, needs, takes, unsaid=bounds.generated is None)
-        asked = asking(call)
-        meter = Meter(hides=asked is not call, headers=held.headers)
+        meter = Meter(hides=not client_asks, headers=held.headers)
         return TokenHold(asked, meter, key_state, limits, bounds, held.reserved, held.holder)
 
     async def reserve(

@@ -16,6 +16,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from re import compile
 from time import monotonic, time
 from typing import Any, Final, Protocol
@@ -25,8 +26,11 @@ from pdgate.gateway.security.keys import ApiKey
 from pdgate.protocols.errors import GatewayError, RateLimited, Unauthorized
 
 KNOWN_TOKENS: Final = 4096
-MOST_TENANTS: Final = 1024
-"""Whose states are kept, the latest; what they took is in the accounts."""
+USUAL_TENANTS: Final = 1024
+"""Whose states are kept, the latest; of others as long as a new one would let in more. What they took is in the accounts."""
+MOST_TENANTS: Final = 16384
+MOST_LOOKED_AT: Final = 16
+"""States, the longest unused, before a new one is made: one of them is gone then, or all have calls or a limit to remember."""
 MOST_TOKEN_BYTES: Final = 8192
 LEEWAY_SECONDS: Final = 10.0
 """That the clocks of two hosts may differ by."""
@@ -227,13 +231,22 @@ class SignedTokens:
         return state
 
     def _make_room(self) -> None:
-        if len(self.states) < MOST_TENANTS:
+        if len(self.states) < USUAL_TENANTS:
             return
-        idle = next((one for one in self.states.values() if not one.running), None)
-        if idle is None:
+        gone = 0
+        for one in list(islice(self.states.values(), MOST_LOOKED_AT)):
+            if not one.is_rested:
+                # Others have their turn: calls may run for hours.
+                self.states.move_to_end(one.key.state_id)
+                continue
+            del self.states[one.key.state_id]
+            self.gone.update(prompt=one.prompt, cached=one.cached, generated=one.generated)
+            gone += 1
+            # For each new one, so that they are as few as usual again.
+            if gone == 2:
+                break
+        if len(self.states) >= MOST_TENANTS:
             raise RateLimited("too many tenants call at once", retry_after_seconds=1)
-        del self.states[idle.key.state_id]
-        self.gone.update(prompt=idle.prompt, cached=idle.cached, generated=idle.generated)
 
 
 def name_of(claim: str) -> str:

@@ -1,8 +1,8 @@
 """Spans of a call that is over. Pure; times are those of the record.
 
     pd.request                                    the whole call
-      pd.queue                                    until there was room for it
       pd.select, pd.encode                        for each of its media: E chosen, E asked
+      pd.queue                                    until there was room for it
       pd.select, pd.prefill                       for each attempt: P chosen, P asked
       pd.select, pd.decode                        D chosen, D asked
       pd.kv_wait                                  from P's end to D's first byte
@@ -49,12 +49,14 @@ def spans_of(call: EndedCall) -> Iterator[Span]:
     error = "" if record.outcome in ("ok", "client_gone") else record.outcome
     attributes = {**call.asked, **_outcome(call), **_answer(call)}
     yield Span("pd.request", root, call.trace.parent, record.started, ended, attributes, error)
-    began = record.started
+    encoding = [leg for leg in record.legs if leg.attempt == 1 and leg.role is Role.ENCODE]
+    yield from _attempt(record, 1, encoding, root, record.started)
+    began = record.joined_line
     if record.queued_seconds is not None:
         began += record.queued_seconds
-        yield _part("pd.queue", root, record.started, began)
+        yield _part("pd.queue", root, record.joined_line, began)
     for number in range(1, record.attempts + 1):
-        legs = [leg for leg in record.legs if leg.attempt == number]
+        legs = [leg for leg in record.legs if leg.attempt == number and leg not in encoding]
         yield from _attempt(record, number, legs, root, began)
         began = max([began, *(leg.ended for leg in legs if leg.ended is not None)])
 

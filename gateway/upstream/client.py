@@ -104,8 +104,12 @@ class HttpUpstream:
             seconds = times.first_byte_seconds
         if within is not None and (seconds is None or within < seconds):
             seconds = within
+        free = self._pools.get(leg.to.url)
+        if leg.passed is not None and not call.may_be_repeated:
+            # Of one that had served it would be unknown whether the engine closed it before it read this.
+            free = None
         return Exchange(
-            leg, call, self._pools.get(leg.to.url), self, seconds, times.idle_seconds, behind, loads, True
+            leg, call, free, self, seconds, times.idle_seconds, behind, loads, True
         )  # fmt: skip
 
     def _times(self, call: Call) -> Timeouts:
@@ -117,7 +121,11 @@ class HttpUpstream:
         """Sends it on a connection that is opened for it. Raises EngineRefused."""
         engine = exchange.leg.to
         pool = self._pool(engine)
-        pool.send_on(await self._connect(pool, engine), exchange)
+        connection = await self._connect(pool, engine)
+        if pool.idle and not exchange.call.may_be_repeated:
+            # Those take none that is free, and leave one each.
+            pool.close_oldest()
+        pool.send_on(connection, exchange)
 
     async def _connect(self, pool: Pool, engine: Instance) -> UpstreamConnection:
         try:

@@ -22,6 +22,9 @@ and what an engine writes can cost a hundred times what it costs to read.
     data_received --long--> _rest --take_turn--> a slice --> parser
                               \\__ nothing is read until all of it is parsed, nor parsed while the exchange pauses
 
+A transport that speaks TLS says in that same read that the engine has closed behind it, and that all is over. What
+waits is parsed all the same, and only then the answer ends as its connection did.
+
 Answers 1xx are skipped (RFC 9110, section 15.2), except 101, which we never ask for.
 """
 
@@ -67,7 +70,7 @@ class UpstreamConnection(asyncio.Protocol):
     """
     Attributes:
         idle_since: Loop time at which it became free.
-        closed: Done when the connection is gone.
+        closed: Done when the connection is gone, and nothing of what has come waits.
         transport: Of its socket; one that is closing is of no more use.
     """
 
@@ -77,6 +80,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_between_chunks",
         "_chunk_over",
         "_complete",
+        "_eof",
         "_exchange",
         "_head_bytes",
         "_headers",
@@ -84,6 +88,7 @@ class UpstreamConnection(asyncio.Protocol):
         "_in_head",
         "_keep_alive",
         "_loop",
+        "_lost",
         "_mute_bytes",
         "_parser",
         "_paused",
@@ -127,6 +132,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._at = 0
         self._waits = False
         self._asked_turn = False
+        # The engine says no more; and there is no connection any more.
+        self._eof = False
+        self._lost = False
         self._status = 0
         self._keep_alive = False
         # Never cleared: one with more than its answer is not used again.
@@ -154,13 +162,13 @@ class UpstreamConnection(asyncio.Protocol):
         self.transport.abort()
 
     def pause(self) -> None:
-        if not self._paused and not self.transport.is_closing():
+        if not self._paused and (self._waits or not self.transport.is_closing()):
             self._paused = True
             if not self._waits:
                 self.transport.pause_reading()
 
     def resume(self) -> None:
-        if self._paused and not self.transport.is_closing():
+        if self._paused and (self._waits or not self.transport.is_closing()):
             self._paused = False
             if self._waits:
                 self._ask_turn()
@@ -184,7 +192,9 @@ class UpstreamConnection(asyncio.Protocol):
                 self._ask_turn()
             return
         self._drop_rest()
-        if not self._paused and not self.transport.is_closing():
+        if self._eof or self._lost:
+            self._end_behind(exchange)
+        elif not self._paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # asyncio calls these.
@@ -200,13 +210,14 @@ class UpstreamConnection(asyncio.Protocol):
             # No request was sent: whatever it is, it looks like the next answer.
             self.transport.abort()
             return
-        if self._between_chunks and len(data) <= LONGEST:
-            start = START_OF[len(data)]
+        length = len(data)
+        if self._between_chunks and length <= LONGEST:
+            start = START_OF[length]
             if start and data.startswith(start) and data.endswith(b"\r\n"):
-                exchange.on_body(data[len(start) : -2], data)
+                exchange.on_body(data[len(start) : -2], length, data)
                 return
         if self._waits or (
-            len(data) > LONGEST and (len(data) > SLICE_BYTES or self._home.turns.contended)
+            length > LONGEST and (length > SLICE_BYTES or self._home.turns.contended)
         ):
             self._keep(data)
         else:
@@ -243,7 +254,7 @@ class UpstreamConnection(asyncio.Protocol):
             if self._complete:
                 exchange.on_last(piece)
             else:
-                exchange.on_body(piece)
+                exchange.on_body(piece, len(piece))
         if self._complete:
             self._finish(self._keep_alive and not garbage)
             exchange.on_end()
@@ -256,21 +267,23 @@ class UpstreamConnection(asyncio.Protocol):
                 exchange.broken("sent too much between pieces of its answer")
 
     def eof_received(self) -> None:
+        self._eof = True
         exchange = self._exchange
-        if exchange is not None and self._told and not self._waits and self._ends_with_connection():
-            self._finish(False)
-            exchange.on_end()
+        if exchange is not None and not self._waits:
+            self._end_behind(exchange)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        exchange, self._exchange = self._exchange, None
+        self._lost = True
+        if self._waits:
+            return
+        exchange = self._exchange
         if exchange is not None:
-            if self._used_before and not self._head_bytes and not self._waits:
+            if self._used_before and not self._head_bytes:
+                self._exchange = None
                 exchange.fail(StaleConnection())
             else:
-                exchange.broken("broke off")
-        self._drop_rest()
-        self._home.lost(self)
-        self.closed.set_result(None)
+                self._end_behind(exchange)
+        self._leave()
 
     # httptools calls these.
 
@@ -333,7 +346,23 @@ class UpstreamConnection(asyncio.Protocol):
         return self._waits
 
     def _drop_rest(self) -> None:
-        self._rest, self._at, self._waits = b"", 0, False
+        waited, self._waits = self._waits, False
+        self._rest, self._at = b"", 0
+        if waited and self._lost:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._home.lost(self)
+        self.closed.set_result(None)
+
+    def _end_behind(self, exchange: Exchange) -> None:
+        """Nothing more comes, and all that came is parsed: the answer ends with it, or is cut once all is over."""
+        if self._eof and self._told and self._ends_with_connection():
+            self._finish(False)
+            exchange.on_end()
+        elif self._lost:
+            self._exchange = None
+            exchange.broke_off()
 
     def _reset(self) -> None:
         """Before the next answer."""
@@ -365,7 +394,8 @@ class UpstreamConnection(asyncio.Protocol):
         halted = self._paused
         if self._waits:
             halted = True
-            reusable = reusable and self._at >= len(self._rest)
+            over = self._eof or self._lost
+            reusable = reusable and self._at >= len(self._rest) and not over
             self._drop_rest()
         if reusable and not self._surplus and not unsent and not self.transport.is_closing():
             if halted:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class StaleConnection(Exception):
     """A connection that had served before died without a byte of the answer.
 
-    The engine closed it while we sent, so sending again on a fresh one is safe.
+    The engine has closed it while we sent, or read the request and died, so what is sent again on a fresh one
+    may be done twice. What must not be is not sent on such a connection (`Call.may_be_repeated`).
     """
 
 

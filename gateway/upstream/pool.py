@@ -245,6 +245,14 @@ class Pool:
     def made(self, connection: UpstreamConnection) -> None:
         self.live.add(connection)
 
+    def close_oldest(self) -> None:
+        """Of those that are free, as another takes its place."""
+        while self.idle:
+            connection = self.idle.popleft()
+            if not connection.transport.is_closing():
+                connection.abort()
+                return
+
     def watch_idle(self) -> None:
         """One has become free, and none is watched."""
         self._watch(self._keep_idle_seconds)

@@ -59,7 +59,7 @@ class Given:
             endpoint.handed_over,
             endpoint.whole_calls,
             endpoint.own_calls,
-            endpoint.own_unread_tokens > 0,
+            endpoint.own_unread_tokens > 0 or endpoint.presumed > 0,
         )
 
 

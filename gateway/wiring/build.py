@@ -1,7 +1,7 @@
 """Build of the gateway: the core that calls pass, and a loop over its components."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from pdgate.gateway.front.asgi import Front
 from pdgate.gateway.lifecycle.reload import Reload
 from pdgate.gateway.logs import CallLog
 from pdgate.gateway.metrics.call_stats import CallStats
+from pdgate.gateway.metrics.family import Samples
 from pdgate.gateway.probe import Prober
 from pdgate.gateway.realtime.sessions import Sessions
 from pdgate.gateway.security.cors import Cors, origins_of
@@ -116,6 +117,7 @@ def build(
     core.execution.room = crowd
     if kv_events is not None:
         core.execution.told_ids = kv_events.read
+        core.prober.on_adapters = kv_events.translation.know_adapters
     feed = parts.feed_of(settings, directory, endpoints, core.prober)
     watch = parts.watch_of(settings, endpoints, access)
     more = components.more_of(watch)
@@ -175,11 +177,15 @@ def _front(
     shared = WorkerMetrics(counted, core.folder) if core.folder else None
     if shared is not None:
         jobs.add("worker-metrics", shared.run)
+
+    async def of_one() -> Iterable[Samples]:
+        return counted()
+
     token = read_token(settings.admin_token_file) if settings.admin_token_file else ""
     app = create_app(
         core.endpoints,
         core.prober,
-        metrics.registry_of(shared.collect if shared else counted),
+        shared.collect if shared else of_one,
         partial(running, core.upstream, core.prober, feed, jobs, core.watchdog),
         lambda: front,
         core.recent if settings.debug_routes else None,

@@ -86,7 +86,7 @@ def health(core: GatewayCore, holds: Holds | None) -> Component:
     """Probes, and the detector of silent engines."""
     settings, instances, prober = core.settings, core.endpoints, core.prober
     gone = core.execution.gone
-    prober.on_gone = gone
+    prober.on_gone, prober.on_left = gone, core.execution.left
     detector = Detector(
         core.upstream.legs,
         instances,

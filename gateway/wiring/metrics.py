@@ -5,9 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.registry import Collector
-
 from pdgate.cluster.jobs import Jobs
 from pdgate.cluster.stderr import lines_dropped
 from pdgate.forwarders.execution import Execution
@@ -41,20 +38,6 @@ if TYPE_CHECKING:
 
 MOST_KEYS: Final = 256
 """That have metrics of their tokens each."""
-
-
-class _Page(Collector):
-    def __init__(self, source: Source) -> None:
-        self._source = source
-
-    def collect(self) -> Iterable[Samples]:
-        return self._source()
-
-
-def registry_of(source: Source) -> CollectorRegistry:
-    registry = CollectorRegistry()
-    registry.register(_Page(source))
-    return registry
 
 
 def together(*sources: Source) -> Source:

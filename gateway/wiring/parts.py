@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from pdgate.cluster.directory import Directory
-from pdgate.forwarders.base import Callback, Upstream
+from pdgate.forwarders.base import Callback, Mode, Upstream
 from pdgate.forwarders.encoding import EncodeStage
 from pdgate.forwarders.execution import Execution
 from pdgate.forwarders.kv_lease import KvLedger
@@ -24,6 +24,7 @@ from pdgate.gateway.admission.giving_way import GivingWayGate
 from pdgate.gateway.component import GatewayCore
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.api_keys import api_keys
+from pdgate.gateway.config.checks import mode_for
 from pdgate.gateway.config.directory import directory_of
 from pdgate.gateway.config.jwt import token_checks
 from pdgate.gateway.config.rules import (
@@ -168,7 +169,9 @@ def feed_of(
 def limits_of(settings: Settings) -> Limits:
     given = settings.admission.model_dump(exclude_none=True)
     wanted = settings.targets.model_dump(exclude_none=True)
-    waits = bool(wanted) and settings.prefill_policy == DEFAULT
+    # Envoy waits for the picker's word for 200 ms unless it is told otherwise.
+    bounded = not settings.epp.listen or settings.admission.wait_seconds is not None
+    waits = bool(wanted) and settings.prefill_policy == DEFAULT and bounded
     kept = Targets(wanted.get("ttft_seconds", inf), wanted.get("tpot_seconds", inf))
     limits = Limits.of(given, targets_of(settings), kept if waits else None)
     return limits.shared_by(settings.listen.workers)
@@ -184,10 +187,11 @@ def gate_of(
     lines = None
     if neighbours is not None:
         lines = SharedLines(neighbours.neighbourhood, neighbours.take_in)
-    gate = Gate(limits, endpoints, lines, scheduler.cached)
+    staged = mode_for(settings, settings.pdd_protocol) is Mode.STAGED
+    gate = Gate(limits, endpoints, lines, scheduler.cached, scheduler.stays, staged)
     if limits.give_way:
         gate.giving_way = GivingWayGate(gate)
-    scheduler.freed = gate.look
+    scheduler.freed, scheduler.places = gate.look_soon, limits.places
     return gate
 
 

@@ -3,13 +3,11 @@
 import asyncio
 import re
 import shutil
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.util import find_spec
 from random import Random, SystemRandom
-from tempfile import gettempdir
 from time import monotonic
 
 import httpx2
@@ -19,7 +17,7 @@ from pdgate.lab.conformance.api import CALL_SECONDS, ApiRefused, ApiUnderTest
 from pdgate.lab.conformance.asked import QUEUED, BadWish, Wanted, flag_of, url_of
 from pdgate.lab.conformance.metrics import EngineUnderTest
 from pdgate.lab.conformance.site import Made, Site, until
-from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, running
+from pdgate.lab.processes import REDIS, START_SECONDS, ProcessFailed, Program, own_redis, running
 from pdgate.protocols.extras import install
 
 HOST = "127.0.0.1"
@@ -213,18 +211,11 @@ async def _started(stack: AsyncExitStack, name: str, command: Sequence[str], rea
 
 
 async def _redis(stack: AsyncExitStack) -> str:
-    """One of our own: on loopback, and nothing of it on disk. Raises BadWish."""
+    """One of our own. Raises BadWish."""
     if find_spec("redis") is None:
         raise BadWish(f"{QUEUED} needs one more package: {install('redis')}")
-    program = shutil.which("redis-server")
-    if program is None:
-        raise BadWish(f"{QUEUED} needs a queue: install redis-server, or name a Redis by --queue")
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-    command = (
-        program, "--bind", HOST, "--port", str(port), "--save", "", "--appendonly", "no",
-        "--dir", gettempdir(),
-    )  # fmt: skip
+    if shutil.which(REDIS) is None:
+        raise BadWish(f"{QUEUED} needs a queue: install {REDIS}, or name a Redis by --queue")
+    url, command = own_redis()
     await _started(stack, "Redis", command, REDIS_READY)
-    return f"redis://{HOST}:{port}/0"
+    return url

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import monotonic
 
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
@@ -12,17 +11,12 @@ MAX_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class DemoAnswer:
-    """What the client saw.
-
-    Attributes:
-        first_piece_seconds: From the question to the first text, as the client saw it.
-    """
+    """What the client saw."""
 
     request_id: str
     model: str
     text: str
     finish_reason: str
-    first_piece_seconds: float
 
 
 async def ask(base_url: str, show: Callable[[str], None]) -> DemoAnswer:
@@ -40,7 +34,6 @@ async def ask(base_url: str, show: Callable[[str], None]) -> DemoAnswer:
     ) as client:
         models = await client.models.list()
         model = models.data[0].id
-        began = monotonic()
         answer = await client.chat.completions.with_raw_response.create(
             model=model,
             messages=[{"role": "user", "content": QUESTION}],
@@ -49,15 +42,13 @@ async def ask(base_url: str, show: Callable[[str], None]) -> DemoAnswer:
             stream=True,
         )
         pieces: list[str] = []
-        first_piece_seconds = 0.0
         finish_reason = ""
         async with answer.parse() as chunks:
             async for chunk in chunks:
                 for choice in chunk.choices:
                     finish_reason = choice.finish_reason or finish_reason
                     if text := choice.delta.content:
-                        first_piece_seconds = first_piece_seconds or monotonic() - began
                         pieces.append(text)
                         show(text)
         request_id = answer.headers.get("x-request-id", "")
-    return DemoAnswer(request_id, model, "".join(pieces), finish_reason, first_piece_seconds)
+    return DemoAnswer(request_id, model, "".join(pieces), finish_reason)

@@ -1,18 +1,24 @@
 """Plan of the demo: what it was asked for, and whether it can be had."""
 
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
+from pdgate.cluster.queue import settings
 from pdgate.forwarders import registry
 from pdgate.forwarders.base import Mode
-from pdgate.lab.demo import queue
+from pdgate.lab.processes import REDIS
 from pdgate.protocols import plugins
+from pdgate.protocols.extras import install
 
 HOST = "127.0.0.1"
 PDGATE = (sys.executable, "-m", "pdgate")
+QUEUED = "decode-first"
+"""The protocol whose engines share a prefill queue."""
 
 
 class BadPlan(Exception):
@@ -45,7 +51,7 @@ class DemoPlan:
 
     @property
     def needs_queue(self) -> bool:
-        return self.protocol == queue.PROTOCOL
+        return self.protocol == QUEUED
 
     def check(self) -> None:
         """Raises BadPlan."""
@@ -59,7 +65,7 @@ class DemoPlan:
                 f"--transfer {self.transfer}: there is no such backend; "
                 f"there are {', '.join(transfers)}"
             )
-        if self.needs_queue and (why := queue.why_not(self.queue)):
+        if self.needs_queue and (why := _no_queue(self.queue)):
             raise BadPlan(why)
         if self.queue and not self.needs_queue:
             raise BadPlan(f"--queue: {self.protocol} takes none")
@@ -93,6 +99,29 @@ class DemoPlan:
             *PDGATE, "serve", "--host", HOST, "--port", str(self.port), "--debug-routes",
             "--pdd-protocol", self.protocol, *mode, *engines,
         )  # fmt: skip
+
+
+def _no_queue(url: str) -> str:
+    """Return what is missing for the prefill queue at `url`, or for a Redis of the demo's own if that is empty; "" for nothing.
+
+    Engines are processes, so what they share is a third one. Ours listens on loopback, keeps nothing on
+    disk and ends with the demo; engines wait for it, so no other part has to.
+    """
+    if url:
+        try:
+            chosen = settings.read(url)
+        except ValueError as error:
+            return f"--queue: {error}"
+        if chosen.scheme not in settings.REDIS:
+            return f"--queue {url}: engines are processes, which can share a Redis only"
+    if find_spec("redis") is None:
+        return f"{QUEUED} needs one more package: {install('redis')}"
+    if not url and shutil.which(REDIS) is None:
+        return (
+            f"{QUEUED} needs a queue that engines share: install {REDIS}, "
+            "or name a Redis with --queue redis://host:port/0"
+        )
+    return ""
 
 
 def _check_port(port: int) -> None:

@@ -15,11 +15,10 @@ import httpx2
 from openai import OpenAIError
 from rich.console import Console
 
-from pdgate.lab.demo import queue
 from pdgate.lab.demo.ask import QUESTION, ask
 from pdgate.lab.demo.plan import DemoPlan
 from pdgate.lab.demo.story import KV_BYTES, STEPS, counter, curl, told, was_handed_over
-from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, stopped_together
+from pdgate.lab.processes import START_SECONDS, ProcessFailed, Program, own_redis, stopped_together
 
 READY = "pdgate engine ready "
 LISTENS = "pdgate listens on "
@@ -129,7 +128,7 @@ async def _show(plan: DemoPlan, screen: Screen) -> None:
         stopped_together() as front,
     ):
         if plan.needs_queue and not plan.queue:
-            url, command = queue.own()
+            url, command = own_redis()
             with screen.step("prefill queue: a Redis"):
                 below.append(_program(command, name="redis"))
                 await below[0].launch()

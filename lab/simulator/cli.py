@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pdgate.lab.simulator import asked, report
 from pdgate.lab.simulator.bound import Bound, bound, capacity
 from pdgate.lab.simulator.comparing import Case, cases, run_all
-from pdgate.lab.simulator.pictures import draw
+from pdgate.lab.simulator.pictures.page import draw
 from pdgate.lab.simulator.summary import Summary, summary
 from pdgate.lab.simulator.trace import BadTrace, TraceCall, faster
 from pdgate.lab.simulator.world import Ran, WorldPlan

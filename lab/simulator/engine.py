@@ -32,8 +32,6 @@ class SimulatedEngine:
         usage: When it was at work.
         step_seconds: How long a step of the latest run took, on average; None before the first.
         preemptions: How often a call lost its memory.
-        read_tokens: Prompt tokens computed.
-        found_tokens: Prompt tokens that were in the cache, of jobs that came to be read.
     """
 
     def __init__(
@@ -43,7 +41,7 @@ class SimulatedEngine:
         self.hardware = hardware
         self.usage = usage
         self.step_seconds: float | None = None
-        self.preemptions = self.read_tokens = self.found_tokens = 0
+        self.preemptions = 0
         self._agenda = agenda
         self.rise()
 
@@ -274,8 +272,6 @@ class SimulatedEngine:
             return False
         if job.found is None:
             job.found = job.share.found
-            if job.state is SimulatedState.WAITING:
-                self.found_tokens += job.found
         return True
 
     def _next_chunks(self) -> list[tuple[SimulatedJob, int]]:
@@ -291,7 +287,6 @@ class SimulatedEngine:
 
     def _has_read(self, job: SimulatedJob, count: int) -> None:
         job.computed += count
-        self.read_tokens += count
         self.kv.fill(_share(job), job.computed)
         if job.missing:
             return

@@ -55,17 +55,20 @@ def roles_of(prefills: int, decodes: int, both: int, encoders: int = 0) -> dict[
 class SimulatedFleet:
     """
     Attributes:
-        roles: Instance id -> its role.
         engines: Instance id -> engine.
     """
 
     def __init__(
-        self, roles: Mapping[str, Role], hardware: Hardware, agenda: Agenda, random: Random
+        self,
+        roles: Mapping[str, Role],
+        hardware: Mapping[str, Hardware],
+        agenda: Agenda,
+        random: Random,
     ) -> None:
+        """`hardware`: of each."""
         self._agenda = agenda
-        self.roles = roles
         self.engines = {
-            name: SimulatedEngine(name, hardware, agenda, SimulatedUsage(SLICE_SECONDS))
+            name: SimulatedEngine(name, hardware[name], agenda, SimulatedUsage(SLICE_SECONDS))
             for name in roles
         }
         self.endpoints = Endpoints(

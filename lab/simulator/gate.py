@@ -9,7 +9,13 @@ from functools import partial
 from typing import Final
 
 from pdgate.lab.simulator.agenda import Agenda
-from pdgate.lab.simulator.giving_way import PausableJourney, SimulatedGivingWay
+from pdgate.lab.simulator.giving_way import (
+    PAUSE_SECONDS,
+    PausableJourney,
+    SimulatedGivingWay,
+)
+from pdgate.protocols.call import Call
+from pdgate.protocols.instance import DECODE
 from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace, Room
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.scheduler import Scheduler
@@ -24,11 +30,17 @@ class SimulatedGate:
     """
 
     def __init__(
-        self, limits: Limits, endpoints: Endpoints, agenda: Agenda, scheduler: Scheduler
+        self,
+        limits: Limits,
+        endpoints: Endpoints,
+        agenda: Agenda,
+        scheduler: Scheduler,
+        staged: bool = False,
     ) -> None:
+        """`staged`: decode is chosen when prefill has answered."""
         self.refused = 0
         self._limits = limits
-        self._room = Room(limits)
+        self._room = Room(limits, staged)
         self._endpoints = endpoints
         self._agenda = agenda
         self._scheduler = scheduler
@@ -53,6 +65,9 @@ class SimulatedGate:
         if not self._limits.any or (not self._line and self._has_room()):
             self._begin(journey, begin)
             return
+        if self._has_room_at_decode(journey.call):
+            self._begin(journey, begin)
+            return
         now, cached = self._agenda.now, self._scheduler.cached(journey.call)
         due, seconds = self._room.due(self._endpoints.eligible(None), tokens, now, cached)
         place = LinePlace(journey.urgency, "", tokens, due, seconds=seconds)
@@ -72,7 +87,7 @@ class SimulatedGate:
             self._agenda.now + self._limits.wait_seconds, partial(self._waited_too_long, place)
         )
         self._tick_later()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
 
     def ended(self, journey: PausableJourney) -> None:
         """A call that had begun."""
@@ -95,9 +110,16 @@ class SimulatedGate:
             soonest = self._room.soonest(self._endpoints.eligible(None), self._agenda.now)
             place = self._line.next(soonest, self._pace.tokens_per_second)
             begin, _ = self._waiting.pop(place)
-            del self._since[place]
-            others_wait = bool(self._line)
-            self._pace.began(self._agenda.now, others_wait=others_wait, tokens=place.tokens)
+            now, others_wait = self._agenda.now, bool(self._line)
+            waited = now - self._since.pop(place)
+            longest = min(self._limits.wait_seconds, self._limits.target_seconds)
+            counts = not place.made_way and self._pace.keeps_a_second_from_waiting(longest)
+            self._pace.began(
+                now,
+                others_wait=others_wait,
+                tokens=place.tokens,
+                waited=waited if counts else None,
+            )
             begin()
         self._looking = False
 
@@ -114,20 +136,34 @@ class SimulatedGate:
 
     def _after(self) -> None:
         self.look()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
+
+    def _consider(self) -> None:
+        if self._giving.consider(self._line, self._pace, self._since, self._begun):
+            self._agenda.at(self._agenda.now + PAUSE_SECONDS, self._consider)
 
     def _has_room(self) -> bool:
         return self._room.for_one_more(self._endpoints.eligible(None), self._begun, 0)
 
+    def _has_room_at_decode(self, call: Call) -> bool:
+        """Whether the call would not be split, and so need not wait for prefill."""
+        eligible = self._endpoints.eligible(None)
+        prefill = self._room.least_busy_reader(eligible) if eligible.disaggregated else None
+        if prefill is None or not self._scheduler.stays(call, prefill):
+            return False
+        return self._room.for_one_alone(eligible, DECODE, self._begun, 0)
+
     def _is_hopeless(self, place: LinePlace) -> bool:
-        expected = self._pace.wait(self._line.ahead(), self._agenda.now)
-        too_long = expected is not None and expected > self._limits.wait_seconds
+        before, longest = self._line.ahead(place), self._limits.wait_seconds
+        too_long = self._pace.beyond(before, self._agenda.now, longest) > 0
         return too_long and not self._giving.has_less_urgent(place.urgency)
 
     def _turn_away(self, place: LinePlace) -> None:
         _, refuse = self._waiting.pop(place)
         del self._since[place]
         self._line.leave(place)
+        if not self._line:
+            self._pace.rest()
         self._refuse(refuse)
 
     def _waited_too_long(self, place: LinePlace) -> None:
@@ -147,6 +183,6 @@ class SimulatedGate:
     def _tick(self) -> None:
         self._ticks = False
         self.look()
-        self._giving.consider(self._line, self._pace, self._since, self._begun)
+        self._consider()
         if self._line or self._giving.paused:
             self._tick_later()

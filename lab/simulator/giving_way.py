@@ -13,6 +13,7 @@ from pdgate.scheduling.admission import Limits, Line, LinePlace, Pace
 from pdgate.scheduling.admission.giving_way import (
     RunningCall,
     can_be_in_time,
+    looked_at,
     may_give_way,
     raised,
     who_gives_way,
@@ -68,6 +69,7 @@ class SimulatedGivingWay:
         self._freed: dict[str, Status | None] = {}
         self._waited: dict[PausableJourney, float] = {}
         self._next = 0.0
+        self._begins = 0
         self.paused: dict[PausableJourney, float] = {}
 
     def began(self, journey: PausableJourney) -> None:
@@ -84,19 +86,24 @@ class SimulatedGivingWay:
 
     def consider(
         self, line: Line, pace: Pace, waiting: Mapping[LinePlace, float], begun: int
-    ) -> None:
-        """`waiting`: since when."""
+    ) -> bool:
+        """Whether more are to be looked at, soon. `waiting`: since when."""
         now, limits = self._agenda.now, self._limits
         if not self._running or not line or now < self._next:
-            return
+            return False
         self._next = now + PAUSE_SECONDS
         urgency = line.most_urgent()
         place = next(one for one in waiting if one.urgency == urgency)
         eligible, expected = self._eligible(), pace.wait(0, now)
         if not would_be_late(limits, eligible, place.tokens, now - waiting[place], expected):
-            return
+            return False
+        there = [one for one in self._running if one.urgency > urgency]
+        # As they are in the gateway: by what callers have said.
+        there.sort(key=lambda one: -one.urgency)
+        begins = self._begins
+        some, following = looked_at([there], begins)
         low = {}
-        for journey in self._running:
+        for journey in some:
             its = self._urgency(journey)
             one = journey.running(its) if its > urgency else None
             if one is not None:
@@ -105,10 +112,13 @@ class SimulatedGivingWay:
         chosen = who_gives_way(
             limits, eligible, urgency, begun, list(low), freed=self._freed, in_time=in_time
         )
+        place.made_way += len(chosen)
+        self._begins = 0 if chosen else following
         if chosen:
             self._next = now
         for one in chosen:
             self._pause(low[one], one, eligible)
+        return self._begins > begins
 
     def lets_in(self, line: Line) -> PausableJourney | None:
         """The one that has the place that is free, if one of them has."""

@@ -1,6 +1,6 @@
 """Journey of one call, as forwarders/execution.py has it for a hand-off.
 
-    media encoded, if there are engines for that, and then
+    media encoded, if there are engines for that, and then, when its turn has come,
     prefill reserved -> split? -> (decode reserved) -> prefill reads -> KV moves -> decode answers
                            `-> decode reserved, which reads and answers
 
@@ -10,7 +10,7 @@ had to keep for too long, as decode had no room for it: else engines that do eit
 each other's memory for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -75,6 +75,7 @@ class Journey:
         self._ask = ask
         self._roads = roads
         self._over = over
+        self._ready: Callable[[], None] = self._choose
         self._avoid: set[str] = set()
         self._asked_at = 0.0
         self._encoding: list[Reservation] = []
@@ -86,12 +87,25 @@ class Journey:
         self._pieces = 0
         self._said = 0
 
+    def come(self, ready: Callable[[], None]) -> None:
+        """Come; `ready`: to wait for its turn, when its media are encoded."""
+        self._ready = ready
+        if self._ask.media and self._roads.encoders.apart:
+            self._attempt()
+        else:
+            ready()
+
     def begin(self) -> None:
         """Begin, as the call is let in."""
         self.outcome.began = now = self._roads.agenda.now
-        if now > self._ask.at:
-            self.call = self.call.begun(now - self._ask.at)
-        self._attempt()
+        encoded = self.outcome.encoded
+        since = self._ask.at if encoded is None else encoded
+        if now > since:
+            self.call = self.call.begun(now - since)
+        if encoded is None:
+            self._attempt()
+        else:
+            self._choose()
 
     # Of one that gives way (giving_way.py). If an engine breaks it later, it says again what it has said since.
 
@@ -181,16 +195,24 @@ class Journey:
         self._encoding.remove(reserved)
         if not self._encoding:
             self.outcome.encoded = self._roads.agenda.now
-            self._choose()
+            if self.outcome.began is None:
+                self._ready()
+            else:
+                self._choose()
 
     def _choose(self) -> None:
         scheduler = self._roads.scheduler
         try:
             prefill = self._prefill = self._reserve(Role.PREFILL)
-            if scheduler.decide(self.call, prefill.instance).taken is Taken.LOCAL:
+            decision = scheduler.decide(self.call, prefill)
+            if decision.taken is Taken.LOCAL:
                 prefill.withdraw()
                 self._prefill, self.outcome.prefill = None, ""
-                self._decode = self._reserve(Role.DECODE, prefill.instance, reads=True)
+                at = prefill.instance
+                if at.role is Role.BOTH and decision.may_stay_at(at.id):
+                    self._decode = self._reserve(Role.DECODE, reads=True, among=(at.id,))
+                else:
+                    self._decode = self._reserve(Role.DECODE, at, reads=True, among=decision.among)
                 self._answer_alone(self._decode)
                 return
             if not self._roads.staged:
@@ -215,10 +237,14 @@ class Journey:
             send()
 
     def _reserve(
-        self, role: Role, peer: Instance | None = None, reads: bool | None = None
+        self,
+        role: Role,
+        peer: Instance | None = None,
+        reads: bool | None = None,
+        among: Collection[str] = (),
     ) -> Reservation:
         reserve = self._roads.scheduler.reserve
-        reserved = reserve(role, self.call, avoid=self._avoid, peer=peer, reads=reads)
+        reserved = reserve(role, self.call, avoid=self._avoid, peer=peer, reads=reads, among=among)
         if role is Role.PREFILL:
             self.outcome.prefill = reserved.instance.id
         else:

@@ -36,15 +36,13 @@ class KvCache:
     """
     Attributes:
         held_tokens: By calls; what two share counts once.
-        evicted: Blocks that were given up.
     """
 
-    __slots__ = ("_holders", "_unheld", "capacity_tokens", "evicted", "held_tokens")
+    __slots__ = ("_holders", "_unheld", "capacity_tokens", "held_tokens")
 
     def __init__(self, capacity_tokens: int) -> None:
         self.capacity_tokens = capacity_tokens
         self.held_tokens = 0
-        self.evicted = 0
         self._holders: dict[int, int] = {}
         self._unheld: OrderedDict[int, None] = OrderedDict()
 
@@ -125,4 +123,3 @@ class KvCache:
         spare = (self.capacity_tokens - self.held_tokens) // BLOCK_TOKENS
         while len(self._unheld) > spare:
             self._unheld.popitem(last=False)
-            self.evicted += 1

@@ -38,6 +38,7 @@ class WorldPlan:
         staged: Whether decode is chosen when prefill has answered.
         rule: Makes the rule that says which calls are split.
         limits: Of those that are let in at a time.
+        decode_hardware: Of engines that answer alone, where they are not like the others.
     """
 
     prefill_policy: str = DEFAULT
@@ -54,6 +55,7 @@ class WorldPlan:
     both: int = 0
     encoders: int = 0
     item_seconds: float = 0.1
+    decode_hardware: Hardware | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,11 @@ def run(
     seeds = Random(plan.seed)
     agenda = Agenda()
     roles = roles_of(plan.prefills, plan.decodes, plan.both, plan.encoders)
-    fleet = SimulatedFleet(roles, plan.hardware, agenda, Random(seeds.random()))
+    hardware = {
+        name: plan.decode_hardware or plan.hardware if role is Role.DECODE else plan.hardware
+        for name, role in roles.items()
+    }
+    fleet = SimulatedFleet(roles, hardware, agenda, Random(seeds.random()))
     fleet.plan(plan.outages)
     index = PrefixIndex(block_tokens=BLOCK_TOKENS, max_bytes=INDEX_BYTES)
 
@@ -107,8 +113,8 @@ def run(
         rule=plan.rule(),
         prefixes=index,
     )
-    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler)
-    scheduler.freed = gate.look
+    gate = SimulatedGate(plan.limits, fleet.endpoints, agenda, scheduler, plan.staged)
+    scheduler.freed, scheduler.places = gate.look, plan.limits.places
     roads = Roads(
         agenda,
         scheduler,
@@ -122,7 +128,8 @@ def run(
     def come(number: int, ask: TraceCall) -> None:
         def over() -> None:
             progress(1)
-            gate.ended(journey)
+            if journey.outcome.began is not None:
+                gate.ended(journey)
 
         def refused() -> None:
             journey.outcome.why = "turned away"
@@ -130,7 +137,7 @@ def run(
 
         journey = Journey(number, ask, roads, over)
         journeys.append(journey)
-        gate.come(ask.prompt_tokens, journey, journey.begin, refused)
+        journey.come(partial(gate.come, ask.prompt_tokens, journey, journey.begin, refused))
         if number + 1 < len(asks):
             agenda.at(asks[number + 1].at, partial(come, number + 1, asks[number + 1]))
 

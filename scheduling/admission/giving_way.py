@@ -2,7 +2,7 @@
 
     limit that has no room     whose end makes room
     prefill_*                  calls that one prefill engine reads, as many as it takes
-    decode_concurrency         any calls of the model
+    decode_concurrency         any calls of the same engines
     step_seconds, kv_free      calls that one decode engine answers, as many as it takes
 
 A call that gives way keeps the tokens that it has made, and goes on later (forwarders/pausing.py). Only calls that
@@ -15,20 +15,27 @@ With `give_way` of the limits a call gives way so many times at most. Each RAISE
 more urgent by one, so it comes back before newer ones, and is not sent away again by what is no more urgent than it has become.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain, islice
+from typing import Final, TypeVar
 
 from pdgate.protocols.instance import DECODE, PLAIN, PREFILL
 from pdgate.protocols.priority import MOST_URGENT, ORDINARY
 from pdgate.scheduling.account import unread_tokens_there
 from pdgate.scheduling.admission.limits import Limits
 from pdgate.scheduling.admission.others import NOBODY, OtherProcesses
-from pdgate.scheduling.admission.room import kv_free_of, seconds_to_read, steps_in
+from pdgate.scheduling.admission.room import (
+    calls_at,
+    kv_free_of,
+    seconds_to_read,
+    settled,
+    steps_in,
+)
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
-from pdgate.scheduling.neighbours import calls_of_this_gateway
+from pdgate.scheduling.neighbours import prompts_of_this_gateway
 from pdgate.scheduling.pipeline.scorers import alone_seconds
 from pdgate.scheduling.status import Status
 
@@ -38,6 +45,8 @@ MOST_LOOKED_AT: Final = 256
 """Running calls in one decision, which holds up all others."""
 
 HARDLY: Final = 0.5
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +61,7 @@ class RunningCall:
         reads_for: Seconds since that engine was asked.
         answering: The engine that answers it, or is to; empty for none.
         tokens: Of its prompt, and of its answer so far.
-        counts: It is one of the calls of the model for which room is sought.
+        counts: It is one of the calls of the engines at which room is sought.
     """
 
     urgency: int
@@ -73,6 +82,18 @@ def may_give_way(urgency: int) -> bool:
 def raised(urgency: int, waited_seconds: float) -> int:
     """The urgency of a call that has waited for so long since it gave way."""
     return max(MOST_URGENT, urgency - int(waited_seconds / RAISED_SECONDS))
+
+
+def looked_at(running: Sequence[Collection[T]], begin: int) -> tuple[list[T], int]:
+    """Of calls that run, the least urgent first, those that one decision looks at: MOST_LOOKED_AT from there on, and round
+    again; and where the next one begins if these are not enough, as they may be at other engines, or cannot be paused.
+    """
+    count = sum(map(len, running))
+    if count <= MOST_LOOKED_AT:
+        return [*chain.from_iterable(running)], 0
+    begin %= count
+    twice = chain.from_iterable((*running, *running))
+    return [*islice(twice, begin, begin + MOST_LOOKED_AT)], (begin + MOST_LOOKED_AT) % count
 
 
 def would_be_late(
@@ -108,7 +129,7 @@ def who_gives_way(
     """The calls that are to end so that one of this urgency finds room; none if it finds it, or cannot.
 
     Args:
-        begun: Calls of its model that have begun and not ended.
+        begun: Calls of the engines of its model that have begun and not ended.
         freed: Engine -> what it had said of its pages when calls gave way there last; what it frees shows in what it says next.
         in_time: The one that waits can still be in time.
     """
@@ -118,19 +139,24 @@ def who_gives_way(
         if one.urgency > urgency and one.gave_way < limits.give_way and (in_time or not one.reading)
     ]
     low.sort(key=lambda one: (-one.urgency, one.gave_way, one.tokens))
-    low = low[:MOST_LOOKED_AT]
     whole = not eligible.disaggregated and bool(eligible.up[PLAIN])
-    answering = eligible.up[PLAIN if whole else DECODE]
-    reads = _to_read(limits, answering if whole else eligible.up[PREFILL], low, whole)
+    answers_as = PLAIN if whole else DECODE
+    answering = settled(eligible, answers_as)
+    reads = _to_read(limits, answering if whole else settled(eligible, PREFILL), low, whole)
     answers = _to_answer(limits, answering, low, freed or {})
     if reads is None or answers is None:
         return []
     chosen = dict.fromkeys([*reads, *answers])
     places = limits.decode_concurrency
     if places is not None and answering:
-        missing = begun + others.begun - places * len(answering) + 1
-        missing -= sum(one.counts for one in chosen)
-        more = [one for one in low if one.counts and one not in chosen][: max(0, missing)]
+        # What ends at an engine that gets no more calls, or not all of them, leaves no place to another one.
+        elsewhere = {engine.instance.id for engine in (*eligible.leaving, *eligible.up[answers_as])}
+        elsewhere -= {engine.instance.id for engine in answering}
+        count = [one for one in low if one.counts and one.answering not in elsewhere]
+        taken = calls_at(places, eligible, answers_as, begun, others)
+        missing = sum(taken) + 1 - places * len(answering)
+        missing -= sum(one in chosen for one in count)
+        more = [one for one in count if one not in chosen][: max(0, missing)]
         if len(more) < missing:
             return []
         chosen.update(dict.fromkeys(more))
@@ -145,14 +171,20 @@ def _to_read(
     newest_first = sorted(low, key=lambda one: (-one.urgency, one.reads_for))
 
     def has_room(engine: Endpoint, without: Sequence[RunningCall]) -> bool:
-        if places is not None and calls_of_this_gateway(engine) - len(without) >= places:
+        if (
+            places is not None
+            and prompts_of_this_gateway(engine) - sum(map(only_reads, without)) >= places
+        ):
             return False
         if most is None or _waiting_seconds(engine, without) < most:
             return True
         return unread_tokens_there(engine) <= sum(one.unread_tokens for one in without)
 
+    def only_reads(one: RunningCall) -> bool:
+        return one.reading != one.answering
+
     def there(one: RunningCall) -> str:
-        return one.reading
+        return one.reading if most is not None or only_reads(one) else ""
 
     return _fewest(engines, newest_first, there, has_room, _is_hardly_read)
 

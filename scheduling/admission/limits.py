@@ -20,7 +20,7 @@ READ_AHEAD: Final = 0.2
 """Of the target for a first token, what each prefill engine may have to read where calls wait and nothing is said of it."""
 
 WITHOUT_END: Final = 1e9
-"""Seconds, and calls: nobody is turned away for a target alone."""
+"""Seconds, and calls: no call is turned away for a target alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,23 @@ class Limits:
 
         Args:
             given: Attribute -> its value; `prefill_seconds` of 0 for calls to wait at engines.
-            kept: Targets for which calls wait here if no limit is given, and nobody is turned away; each without end
-                where it is none. None if calls do not.
+            kept: Targets for which calls wait here unless `prefill_seconds` says for what; each without end where it
+                is none. No call is turned away for them alone, with no other limit. None if calls do not wait.
         """
         given = dict(given)
-        at_engines = given.get("prefill_seconds") == 0
-        if at_engines:
+        if given.get("prefill_seconds") == 0:
             del given["prefill_seconds"]
+            kept = None
         limits = cls(**given)
-        if kept is None or at_engines or limits.any:
-            return limits.in_gateway(targets)
-        most = {"waiting": int(WITHOUT_END), "wait_seconds": WITHOUT_END}
-        return cls(**(most | given)).in_gateway(targets, kept)
+        if limits.ttft_seconds is not None:
+            # A call that has waited for that long is later than that.
+            limits = replace(limits, wait_seconds=min(limits.wait_seconds, limits.ttft_seconds))
+        if limits.prefill_seconds is not None:
+            kept = None
+        elif kept is not None and not limits.any:
+            most = {"waiting": int(WITHOUT_END), "wait_seconds": WITHOUT_END}
+            limits = cls(**(most | given))
+        return limits.in_gateway(targets, kept)
 
     def in_gateway(self, targets: Targets, kept: Targets | None = None) -> Self:
         """Limits with what follows from the targets, where calls are to wait in the gateway; `kept` as of `of`.
@@ -99,6 +104,14 @@ class Limits:
             in_time_seconds=in_time,
             step_seconds=step_seconds if step_seconds < inf else None,
         )
+
+    @property
+    def places(self) -> tuple[float, float] | None:
+        """Calls that one engine may read at a time, and answer; None without such a limit."""
+        prefill, decode = self.prefill_concurrency, self.decode_concurrency
+        if prefill is None and decode is None:
+            return None
+        return inf if prefill is None else prefill, inf if decode is None else decode
 
     @property
     def any(self) -> bool:

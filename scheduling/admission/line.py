@@ -14,14 +14,17 @@ read is theirs.
 Of a tenant's calls that can be in time, but not all, the longest go last (longest.py): in turn, one long prompt would
 make ten short ones late. That is among its own, so no tenant has less of the turns for it.
 
-How long one that joins will wait: those before it, at the pace of late. That is the mean time between
-two that began while others waited, of about the last REMEMBERED of them. A line that was empty says
-nothing of what engines can take, so the time until its first one begins is not counted. Calls begin several
-at a time, so the time since the last one is one of these times and not all of them.
+How long one that joins will wait: those before it, at the pace of late. Before it are the more urgent, and of the equally
+urgent those that have their turn first if all are equally long, so a flood of one tenant makes no other's wait longer.
+The pace is the mean time between two that began while others waited, of about the last REMEMBERED of them. A line that
+was empty says nothing of what engines can take, so the time until its first one begins is not counted. Calls begin
+several at a time, so the time since the last one is one of these times and not all of them. It is none of them once no
+call waits any more. The first of a line may wait however slow the pace is, as from it the pace is learnt anew.
 """
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from math import inf
 from typing import Final
@@ -40,6 +43,9 @@ PLANNED_SECONDS: Final = 0.1
 
 LOOKED_AT: Final = 1000
 """Calls that can be in time, the first of them, of which it is found out who goes last: half a millisecond."""
+
+SPARE: Final = 32
+"""Of what does not count any more, so much may lie in a heap beside as much again as counts."""
 
 NONE: Final[frozenset["LinePlace"]] = frozenset()
 
@@ -74,37 +80,81 @@ class _Turns:
     Attributes:
         had: Tenant -> where its turns have come to, in tokens.
         now: Where the turn served last began; a tenant that joins begins no earlier.
+        waiting: Calls of all of them.
+        deep: How many of them have more than no call, than one, than two, ...; the last is not 0.
+        came: Tenant -> number of its queue, by which those that have had the same are in the order in which they came.
+        queues: How many there have been.
+        order: Heap of (had, came, tenant). What is not as it says there any more does not count.
+        gone: Heap of (had, tenant) of those without calls that had more than the others; the same holds.
     """
 
     tenants: dict[str, OrderedDict[LinePlace, None]] = field(default_factory=dict)
     had: dict[str, int] = field(default_factory=dict)
     now: int = 0
+    waiting: int = 0
+    deep: list[int] = field(default_factory=list)
+    came: dict[str, int] = field(default_factory=dict)
+    order: list[tuple[int, int, str]] = field(default_factory=list)
+    gone: list[tuple[int, str]] = field(default_factory=list)
+    queues: int = 0
 
     def add(self, place: LinePlace) -> None:
-        queue = self.tenants.get(place.tenant)
+        tenant = place.tenant
+        queue = self.tenants.get(tenant)
         if queue is None:
-            queue = self.tenants[place.tenant] = OrderedDict()
-            self.had[place.tenant] = max(self.now, self.had.get(place.tenant, 0))
+            queue = self.tenants[tenant] = OrderedDict()
+            had = self.had[tenant] = max(self.now, self.had.get(tenant, 0))
+            self.queues += 1
+            self.came[tenant] = self.queues
+            self._put(had, self.queues, tenant)
+        deep, before = self.deep, len(queue)
+        if before == len(deep):
+            deep.append(0)
+        deep[before] += 1
+        self.waiting += 1
         queue[place] = None
+
+    def before(self, tenant: str) -> int:
+        """How many have their turn before one of that tenant that joins, if all are equally long."""
+        # Of each tenant one more than it has itself, so all of its own.
+        of_each = len(self.tenants.get(tenant, ())) + 1
+        if 2 * of_each < len(self.deep):
+            return sum(self.deep[:of_each])
+        return self.waiting - sum(self.deep[of_each:])
 
     def first(self, last: frozenset[LinePlace] = NONE) -> LinePlace:
         """Whose turn it is. `last`: those who have theirs when no other waits."""
-        had, found = self.had, None
-        for tenant, queue in self.tenants.items():
-            if found is None or had[tenant] < had[found.tenant]:
-                found = next((place for place in queue if place not in last), found)
-        return found or next(iter(self.tenants[min(self.tenants, key=had.__getitem__)]))
+        order = self.order
+        passed: list[tuple[int, int, str]] = []
+        found: LinePlace | None = None
+        while order and found is None:
+            had, came, tenant = order[0]
+            if self.came.get(tenant) != came or self.had[tenant] != had:
+                heappop(order)
+                continue
+            found = next((place for place in self.tenants[tenant] if place not in last), None)
+            if found is None:
+                passed.append(heappop(order))
+        for one in passed:
+            heappush(order, one)
+        return found or next(iter(self.tenants[order[0][2]]))
 
     def take(self, place: LinePlace) -> None:
         """Serve the one whose turn it is."""
         tenant = place.tenant
-        del self.tenants[tenant][place]
         self.now = self.had[tenant]
-        self.had[tenant] += max(place.tokens, 1)
-        self._tidy(tenant)
+        had = self.had[tenant] = self.now + max(place.tokens, 1)
+        self.drop(place)
+        if tenant in self.tenants:
+            self._put(had, self.came[tenant], tenant)
 
     def drop(self, place: LinePlace) -> None:
-        del self.tenants[place.tenant][place]
+        queue, deep = self.tenants[place.tenant], self.deep
+        del queue[place]
+        deep[len(queue)] -= 1
+        if not deep[-1]:
+            deep.pop()
+        self.waiting -= 1
         self._tidy(place.tenant)
 
     def newest_of_the_longest(self) -> LinePlace:
@@ -115,13 +165,30 @@ class _Turns:
         """What a tenant has had is forgotten once it would not set it back."""
         if self.tenants[tenant]:
             return
-        del self.tenants[tenant]
+        del self.tenants[tenant], self.came[tenant]
+        had, gone = self.had, self.gone
         if not self.tenants:
             # No call waits: all begin alike again.
-            self.now = max(self.had.values())
-        self.had = {
-            name: had for name, had in self.had.items() if name in self.tenants or had > self.now
-        }
+            self.now = max(had.values())
+            had.clear()
+            gone.clear()
+            self.order.clear()
+            return
+        heappush(gone, (had[tenant], tenant))
+        while gone and gone[0][0] <= self.now:
+            _, name = heappop(gone)
+            if name not in self.tenants and had.get(name, inf) <= self.now:
+                del had[name]
+        if len(gone) > SPARE + 2 * len(had):
+            self.gone = [(had[name], name) for name in had if name not in self.tenants]
+            heapify(self.gone)
+
+    def _put(self, had: int, came: int, tenant: str) -> None:
+        """Where its turns have come to."""
+        heappush(self.order, (had, came, tenant))
+        if len(self.order) > SPARE + 2 * len(self.tenants):
+            self.order = [(self.had[name], came, name) for name, came in self.came.items()]
+            heapify(self.order)
 
 
 @dataclass(slots=True)
@@ -132,7 +199,8 @@ class _Level:
         in_time: Those that can be in time, when that was last looked at.
         late: The others.
         owed: Seconds for which late ones may be read, though others wait.
-        longest: Of those that can be in time, who goes last, as of `planned`, monotonic seconds.
+        longest: Of those that can be in time, who goes last, as of `planned`: monotonic seconds, and not always later
+            than before, as engines may have less to read than they said.
     """
 
     in_time: _Turns = field(default_factory=_Turns)
@@ -150,7 +218,7 @@ class _Level:
         self, now: float, late_share: float, tokens_per_second: float | None = None
     ) -> LinePlace:
         in_time, late = self.in_time, self.late
-        if tokens_per_second is not None and now >= self.planned + PLANNED_SECONDS:
+        if tokens_per_second is not None and abs(now - self.planned) >= PLANNED_SECONDS:
             self._plan(now, tokens_per_second)
         while in_time.tenants:
             place = in_time.first(self.longest)
@@ -228,12 +296,15 @@ class Line:
             self._waiting.remove(place)
             self._levels[place.urgency].of(place).drop(place)
 
-    def ahead(self) -> int:
-        """How many a newcomer has before it that can be in time."""
-        late = sum(
-            len(queue) for level in self._levels.values() for queue in level.late.tenants.values()
-        )
-        return len(self._waiting) - late
+    def ahead(self, newcomer: LinePlace) -> int:
+        """How many have their turn before a newcomer that can be in time."""
+        found = 0
+        for urgency, level in self._levels.items():
+            if urgency < newcomer.urgency:
+                found += level.in_time.waiting + level.late.waiting
+            elif urgency == newcomer.urgency:
+                found += level.in_time.before(newcomer.tenant)
+        return found
 
     def gives_way(self, newcomer: LinePlace) -> LinePlace:
         """The call that has to leave for a newcomer to a full line: maybe the newcomer itself."""
@@ -262,19 +333,33 @@ class Pace:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the prompts of those that begin; None while nothing is known."""
-        return self._sum_tokens / self._sum_seconds if self._sum_seconds else None
+        """Of the prompts of those that begin; None while nothing is known, as of calls whose prompts have no tokens."""
+        known = self._sum_seconds and self._sum_tokens
+        return self._sum_tokens / self._sum_seconds if known else None
 
-    def began(self, now: float, *, others_wait: bool, tokens: int = 0) -> None:
-        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds."""
-        if self._last is not None:
-            took = now - self._last
+    def began(
+        self, now: float, *, others_wait: bool, tokens: int = 0, waited: float | None = None
+    ) -> None:
+        """One with a prompt of so many tokens, that had waited, began at `now`, monotonic seconds.
+
+        `waited`: for how long, where that counts if no time between two is known.
+        """
+        took = waited if self._last is None else now - self._last
+        if took is not None:
             known = self._seconds
             self._seconds = took if known is None else known + (took - known) / REMEMBERED
             kept = 1 - 1 / TOKENS_REMEMBERED
             self._sum_seconds = self._sum_seconds * kept + took
             self._sum_tokens = self._sum_tokens * kept + tokens
         self._last = now if others_wait else None
+
+    def rest(self) -> None:
+        """No call waits any more."""
+        self._last = None
+
+    def keeps_a_second_from_waiting(self, longest: float) -> bool:
+        """Whether it would wait for longer than that: with none behind the first, no time between two is ever known."""
+        return self._seconds is not None and 2 * self._seconds > longest
 
     def wait(self, before: int, now: float) -> float | None:
         """Seconds until one with so many before it begins; None while nothing is known."""
@@ -286,3 +371,8 @@ class Pace:
             # No call has begun for longer than usual: as if one did now.
             seconds += (since - seconds) / REMEMBERED
         return max(since, (before + 1) * seconds)
+
+    def beyond(self, before: int, now: float, longest: float) -> float:
+        """By how much longer than that one with so many before it would wait; 0 if it may wait."""
+        expected = self.wait(before, now) if before else None
+        return 0.0 if expected is None else max(0.0, expected - longest)

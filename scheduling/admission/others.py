@@ -14,7 +14,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class OtherProcesses:
-    """What the other processes say of a model.
+    """What the other processes say of a set of engines.
 
     Attributes:
         begun, beginning: Their calls, as in `Room.for_one_more`.
@@ -29,6 +29,9 @@ class OtherProcesses:
 
 
 NOBODY: Final = OtherProcesses()
+"""There are none."""
+NOTHING_SAID: Final = OtherProcesses()
+"""There are some, and none has had calls for just these engines."""
 
 
 def may_have_one_more(limit: int, own: int, others: OtherProcesses, since: int | None) -> bool:

@@ -33,6 +33,7 @@ MEASURING: Final = "measuring"
 ONE_TOKEN: Final = "one token"
 DECODE_CANNOT_PREFILL: Final = "decode cannot prefill"
 NO_PREFILL: Final = "no prefill engine"
+NO_ROOM: Final = "no decode engine has room"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,3 +52,10 @@ class Decision:
     local_seconds: float | None = None
     held_up_seconds: float | None = None
     among: tuple[str, ...] = ()
+
+    def may_stay_at(self, engine_id: str) -> bool:
+        """Whether the engine that was to read the prompt for others may as well keep the call, if it can answer."""
+        if self.among:
+            return engine_id in self.among
+        # That is to go where prefill is not busy.
+        return self.reason != PREFILL_IS_BUSY

@@ -12,9 +12,10 @@ Source of the third and its numbers: NVIDIA Dynamo, "Conditional disaggregation"
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from pdgate.protocols.call import Call
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import calls_there
 from pdgate.scheduling.disaggregation.decision import (
     ALWAYS,
@@ -28,6 +29,16 @@ from pdgate.scheduling.disaggregation.decision import (
 from pdgate.scheduling.endpoint import Endpoint
 
 NOTHING_CACHED: Final[Mapping[str, int]] = {}
+
+
+class Reads(Protocol):
+    """A reservation to read a prompt, as far as rules go by it."""
+
+    instance: Instance
+
+    @property
+    def unread_tokens(self) -> int:
+        """Tokens of the prompt that the engine has still to compute."""
 
 
 class SplitRule(ABC):
@@ -47,14 +58,30 @@ class SplitRule(ABC):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         """SPLIT or LOCAL.
 
         prefill: The engine that would be taken; the call is in its account already.
         decodes: Those that could follow it, one at least.
         cached: Instance id -> tokens of the prompt that it need not compute; only for a rule
-            that reads it.
+            that reads it. Of the prefill engine only where that may keep the call.
+        may_keep: The prefill engine has as much room for the call as those, and so may answer it, if it can.
         """
+
+    def would_split(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
+    ) -> bool:
+        """Whether it would split a call that is not decided for yet; asked as `decide` is.
+
+        A rule for which each decision counts is not to count this one.
+        """
+        return self.decide(call, prefill, decodes, cached, may_keep).taken is Taken.SPLIT
 
 
 _ALWAYS: Final = Decision(Taken.SPLIT, ALWAYS)
@@ -73,6 +100,7 @@ class Always(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         return _ALWAYS
 
@@ -87,6 +115,7 @@ class Never(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         return _NEVER
 
@@ -111,13 +140,16 @@ class UncachedTokensAbove(SplitRule):
         prefill: Endpoint,
         decodes: Sequence[Endpoint],
         cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
     ) -> Decision:
         if call.prompt_tokens <= self.tokens:
             return _SHORT
+        # One of both roles may have been chosen to read the prompt as it has most of it.
+        answering = (prefill, *decodes) if may_keep and prefill.serves(Role.DECODE) else decodes
         cached_enough = tuple(
-            decode.instance.id
-            for decode in decodes
-            if call.prompt_tokens - cached.get(decode.instance.id, 0) <= self.tokens
+            one.instance.id
+            for one in answering
+            if call.prompt_tokens - cached.get(one.instance.id, 0) <= self.tokens
         )
         if cached_enough:
             return Decision(Taken.LOCAL, SHORT_PROMPT, among=cached_enough)

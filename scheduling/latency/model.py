@@ -252,12 +252,24 @@ class LatencyModel:
             rate = self.family.quickest() or rate
         if squares is None:
             squares = float(uncached_tokens) * uncached_tokens
-        # `QuadraticTerm.straight` and `Rate.expect` of a known one, without a call of either: this is
-        # done for each endpoint of each call.
+        # `Rate.expect` of a known one, without a call of it: this is done for each endpoint of each
+        # call.
         if not rate.fresh:
             rate.fit()
         straight = uncached_tokens + self.family.quadratic.per_token * squares
         return rate.fixed + rate.per_token * straight
+
+    def begin_seconds(self) -> float:
+        """Seconds that a prompt of any length takes; 0 while nothing is known.
+
+        Of its kind, if those take less: a line through prompts that were all about as long says little of where it begins.
+        """
+        own = self.prefill_seconds(0, 0.0)
+        if own is None:
+            return 0.0
+        like = self.family.prefill_rate()
+        typical = None if like is None else like.expect(0)
+        return own if typical is None or own < typical else typical
 
     def loading_seconds(self, tokens: int) -> float | None:
         """Seconds from the end of prefill to decode's first token, for a prompt of so many."""
@@ -300,10 +312,10 @@ class LatencyModel:
     def has_read(self, tokens: int, squares: float, seconds: float, expected: float | None) -> None:
         """All that was unread when a call came; `expected`: what was said to be then."""
         quadratic, rate = self.family.quadratic, self.prefill_rate
-        # `QuadraticTerm.straight`, and what `learn` would not learn from: neither is called each time.
         believed = rate.learn(tokens + quadratic.per_token * squares, seconds, expected)
         # Now, as the next call asks for it.
         rate.fit()
+        # Else it would not learn, and is not called for that.
         if tokens >= SHORT:
             quadratic.learn(tokens, squares, believed)
         if rate.seen == ENOUGH:

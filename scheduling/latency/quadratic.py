@@ -60,7 +60,3 @@ class QuadraticTerm:
         # Where the fixed part takes all, there is nothing to be in proportion to.
         found = min(MOST, self._plane.second / straight) if straight > 0 else 0.0
         self.per_token += (found - self.per_token) * STRIDE
-
-    def straight(self, tokens: float, squares: float) -> float:
-        """How many tokens of short prompts would take as long."""
-        return tokens + self.per_token * squares

@@ -156,11 +156,6 @@ def step_seconds(call: Call, endpoint: Endpoint) -> float:
 # them only if they say so.
 
 
-def drawn(random: Random, equals: Sequence[Endpoint]) -> Endpoint:
-    """Draw as `random.choice` does, which is two functions of Python and draws until it fits."""
-    return equals[floor(random.random() * len(equals))]
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Picker(ABC):
     """The last step: one of those that the filters left, by their scores."""
@@ -193,7 +188,10 @@ class Best(Picker):
                     equals = [best, one]
                 else:
                     equals.append(one)
-        return best if equals is None else drawn(self.random, equals)
+        if equals is None:
+            return best
+        # Draw as `random.choice` does, which is two functions of Python and draws until it fits.
+        return equals[floor(self.random.random() * len(equals))]
 
     def rule(self) -> Rule:
         return HIGHEST_SCORE

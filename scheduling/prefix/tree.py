@@ -97,7 +97,7 @@ class Tree:
             if node is None:
                 break
             run = node.run
-            same = _in_common(run, blocks, at)
+            same = in_common(run, blocks, at)
             at += same
             found.append((at, node.owners))
             if same < len(run):
@@ -120,7 +120,7 @@ class Tree:
                 child = self._grow(holder, node, blocks, at)
                 same = count - at
             else:
-                same = _in_common(child.run, blocks, at)
+                same = in_common(child.run, blocks, at)
                 # What it has more than this prompt it goes on having.
                 if same < len(child.run) and not (child in nodes and at + same == count):
                     child = self._split(child, same)
@@ -146,7 +146,7 @@ class Tree:
             child = node.children.get(blocks[at])
             if holder is None or child is None or child not in holder.nodes:
                 return False
-            same = _in_common(child.run, blocks, at)
+            same = in_common(child.run, blocks, at)
             at += same
             if same < len(child.run):
                 break
@@ -163,7 +163,7 @@ class Tree:
             child = node.children.get(blocks[at])
             if child is None or child not in holder.nodes:
                 return
-            same = _in_common(child.run, blocks, at)
+            same = in_common(child.run, blocks, at)
             if at + same > kept:
                 if at == kept:
                     self._cut(holder, child)
@@ -211,11 +211,6 @@ class Tree:
             if blocks is not None:
                 self._shrink(holder, blocks)
         return True
-
-    def known(self, instance_id: str) -> int:
-        """Blocks of the instance."""
-        holder = self._holders.get(instance_id)
-        return 0 if holder is None else holder.blocks
 
     def _grow(self, holder: Holder, node: Node, blocks: Sequence[int], at: int) -> Node:
         """A node for these, or a longer one, where only this one's conversation has it."""
@@ -337,7 +332,7 @@ def _blocks(holder: Holder) -> int:
     return holder.blocks
 
 
-def _in_common(run: Sequence[int], blocks: Sequence[int], at: int) -> int:
+def in_common(run: Sequence[int], blocks: Sequence[int], at: int) -> int:
     """How many of the run, whose first agrees, agree with the prompt's from `at` on."""
     most, left = len(run), len(blocks) - at
     if left < most:  # noqa: PLR1730 (a fifth of the time of min)

@@ -1,4 +1,4 @@
-"""The attacks' budget: short in `make compiled`, as long as PDGATE_ADVERSARY_SECONDS says elsewhere."""
+"""The attacks' budget: short in `make newer`, as long as PDGATE_ADVERSARY_SECONDS says elsewhere."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.fake_core import LAYOUT, FakeCore
 from tests.support.kv_strangers import member
 
 SHORT_SECONDS = 3.0
-"""Of one flood in `make compiled`; `make adversary` has a minute for each."""
+"""Of one flood in `make newer`; `make adversary` has a minute for each."""
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,16 @@ from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.protocols import sse
 from pdgate.protocols.apis import APIS, GENERATE, MESSAGES, NATIVE, RESPONSES
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, encode, parse_object
-from pdgate.protocols.endings import choices_of
+from pdgate.protocols.chunks import LARGE_BYTES
+from pdgate.protocols.endings import (
+    MOST_COMMAS,
+    MOST_PROMPTS_BYTES,
+    choices_of,
+    ending_of,
+    outputs_of,
+)
 from pdgate.protocols.errors import EngineFailed, EngineGaveUp, EngineRejected, GatewayError
+from pdgate.protocols.internal import without_ours
 from tests.support.answers import error, opening, piece, usage, whole
 from tests.support.raw_server import chunk
 from tests.support.wire import LEG, Case
@@ -182,6 +190,135 @@ def test_a_stream_that_lacks_a_choice_is_not_whole(n: object) -> None:
 
     assert isinstance(end_event_by_event(asked, events), EngineFailed)
     assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "prompts", "several"),
+    [
+        (COMPLETIONS, {"prompt_embeds": ["QUJD", "QUJE"]}, 2),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": "a"}, 2),
+        (COMPLETIONS, {"prompt_embeds": ["QUJD"], "prompt": [[1], [2]]}, 3),
+        (COMPLETIONS, {"prompt_embeds": ["QUJD", "QUJE"], "prompt": [1, 2], "n": 2}, 6),
+        (COMPLETIONS, {"prompt_embeds": "QUJD"}, 1),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": []}, 1),
+        (COMPLETIONS, {"prompt_embeds": "QUJD", "prompt": None}, 1),
+        (COMPLETIONS, {"prompt_embeds": [], "prompt": "a"}, 1),
+        (COMPLETIONS, {"prompt_embeds": None, "prompt": ["a", "b"]}, 2),
+        (NATIVE, {"input_embeds": [[[0.5, 1], [2, 3]], [[4, 5]]]}, 2),
+        (NATIVE, {"input_embeds": [[0.5, 1], [2, 3]]}, 1),
+    ],
+)
+def test_prompts_that_are_embeddings_are_counted(
+    path: str, prompts: dict[str, Any], several: int
+) -> None:
+    """A stream passed as whole whose second prompt was never answered."""
+    asked = call(path, **prompts)
+
+    assert (outputs_of if path == NATIVE else choices_of)(asked) == several
+
+
+def test_a_stream_that_lacks_the_answer_to_an_embedding_is_not_whole() -> None:
+    asked = call(COMPLETIONS, prompt="a", prompt_embeds="QUJD")
+    events = [choice(0), choice(0, "stop"), sse.DONE]
+
+    assert isinstance(end_event_by_event(asked, events), EngineFailed)
+    assert end_event_by_event(asked, [*events[:-1], choice(1, "stop"), sse.DONE]) is None
+
+
+def sglang(text: str | None, finish: str | None = None, **fields: Any) -> bytes:
+    """As SGLang writes a chat: of hidden states it tells behind the chunk that has the reason."""
+    delta = {"content": text} if text is not None else {"hidden_states": [0.5, 0.25]}
+    said = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return sse.event(
+        {
+            "id": "0123456789abcdef0123456789abcdef",
+            "object": "chat.completion.chunk",
+            "created": 1795000000,
+            "model": "m",
+            "choices": [{**said, "matched_stop": None}],
+            "usage": None,
+            **fields,
+        }
+    )
+
+
+def read_together(asked: Call, *reads: Sequence[bytes]) -> tuple[bytes, list[object]]:
+    """What a client gets of these events, and with what its answer ends; the chunks of a read come in it together."""
+    loop = asyncio.new_event_loop()
+    case = Case(loop, answers=asked)
+    case.connection.data_received(CHUNKED)
+    case.exchange.start(case.result)
+    for events in reads:
+        case.connection.data_received(b"".join(map(chunk, events)))
+    case.connection.data_received(b"0\r\n\r\n")
+    loop.close()
+    return case.result.body, [type(error) for error in case.result.ends]
+
+
+FINISH = sglang("", "stop")
+KEPT: dict[str, Any] = {"kv_transfer_params": {"remote_host": "10.0.0.1"}}
+
+
+@pytest.mark.parametrize("text", ["a", "a" * 400])
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_a_reason_is_seen_wherever_it_stands_in_a_read(text: str, before: int) -> None:
+    """The last event of a read was taken for all of it, so that a good answer was called given up."""
+    opens, more, hidden = sglang(""), sglang(text), sglang(None)
+    together = [*[more] * before, FINISH, hidden]
+
+    got = read_together(call(CHAT), [opens], [more], together, [sse.DONE])
+
+    assert got == (b"".join([opens, more, *together, sse.DONE]), [type(None)])
+
+
+def test_a_reason_is_seen_in_one_chunk_with_a_later_event() -> None:
+    """As proxies write what has come."""
+    opens, hidden = sglang(""), sglang(None)
+
+    got = read_together(call(CHAT), [opens], [FINISH + hidden], [sse.DONE])
+
+    assert got == (opens + FINISH + hidden + sse.DONE, [type(None)])
+
+
+def test_what_is_ours_does_not_pass_in_front_of_a_later_event() -> None:
+    opens, hidden = sglang(""), sglang(None)
+
+    body, ends = read_together(
+        call(CHAT), [opens], [sglang("", "stop", **KEPT), hidden], [sse.DONE]
+    )
+
+    assert b"10.0.0.1" not in body
+    assert body == opens + FINISH + hidden + sse.DONE
+    assert ends == [type(None)]
+
+
+def test_what_is_ours_does_not_pass_in_an_event_that_ends_like_the_one_before() -> None:
+    body, ends = read_together(
+        call(CHAT), [sglang("", **KEPT)], [sglang("a", **KEPT)], [FINISH], [sse.DONE]
+    )
+
+    assert body == sglang("") + sglang("a") + FINISH + sse.DONE
+    assert ends == [type(None)]
+
+
+def test_an_abort_in_front_of_a_later_event_is_seen() -> None:
+    opens, more = sglang(""), sglang("a")
+
+    body, ends = read_together(call(CHAT), [opens], [more, sglang("", "abort"), more], [sse.DONE])
+
+    assert body == opens + more
+    assert ends == [EngineGaveUp]
+
+
+@pytest.mark.parametrize("text", ["a", "a" * 400, '"finish_reason":null}]}\n\n'])
+def test_events_of_text_alone_are_passed_on_together(text: str) -> None:
+    """Unread, as each ends like those before: they come so when there is much to do."""
+    opens, more = sglang(""), sglang(text)
+    ending = ending_of(call(CHAT))
+
+    assert ending.feed(opens) == opens
+    burst = more * 5
+    assert ending.feed(burst) is burst
 
 
 YES: Sequence[object] = (True, 1, 1.0, "true", "Yes", "on")
@@ -412,6 +549,16 @@ def test_no_whole_answer_says_where_kv_lies(null: bool) -> None:
     loop.close()
 
 
+@pytest.mark.parametrize("length", [10, LARGE_BYTES])
+def test_nor_one_with_a_field_of_any_name(length: int) -> None:
+    """Long ones are read by a decoder of their own."""
+    said = {**whole("a" * length), "\0": 1}
+
+    cleared = without_ours(encode({"kv_transfer_params": PARAMS, **said}))
+
+    assert cleared == encode(said)
+
+
 def test_a_client_that_may_set_them_gets_them() -> None:
     loop = asyncio.new_event_loop()
     asked = call(CHAT, kv_transfer_params=PARAMS)
@@ -575,6 +722,61 @@ async def test_an_answer_has_as_many_choices_as_were_asked_for(
     await taken(3)
     with pytest.raises(EngineFailed):
         await taken(2)
+
+
+BLANKS = b" \r\n\t" * 50
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "prompts"),
+    [
+        (COMPLETIONS, b"prompt", b'"a", "b"'),
+        (COMPLETIONS, b"prompt", b"[1], [2]"),
+        (NATIVE, b"text", b'"a", "b"'),
+        (NATIVE, b"input_ids", b"[1], [2]"),
+    ],
+)
+async def test_prompts_behind_blanks_are_counted(path: str, field: bytes, prompts: bytes) -> None:
+    """As bodies are written that are meant to be read; behind 63 blanks they were one."""
+    body = b'{"stream": true, "%b": [%b%b]}' % (field, BLANKS, prompts.replace(b" ", BLANKS))
+    asked = Call("c", "c-1", path, parse_object(body), streams=True, api=APIS.get(path))
+
+    assert choices_of(asked) == 2 if path == COMPLETIONS else outputs_of(asked) == 2
+
+
+MANY = ["x" * 4_000] * (MOST_PROMPTS_BYTES // 4_000 + 1)
+VECTORS = [[[0.5] * 1_000]] * 2_000
+
+
+@pytest.mark.parametrize("prompts", [MANY, [""] * (MOST_COMMAS + 2)], ids=["long", "many"])
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        (COMPLETIONS, "prompt"),
+        (COMPLETIONS, "prompt_embeds"),
+        (NATIVE, "text"),
+        (NATIVE, "input_embeds"),
+    ],
+)
+def test_of_more_prompts_than_are_counted_only_the_end_says_that_all_are_answered(
+    path: str, field: str, whole: bool, prompts: list[str]
+) -> None:
+    """An engine that had answered the first of them passed as one that had answered all."""
+    asked = call(path, **{field: VECTORS if field == "input_embeds" else prompts})
+    ends = [choice(0, "stop"), choice(1, "stop")]
+    if path == NATIVE:
+        end = {"text": "x", "meta_info": {"finish_reason": {"type": "stop"}}}
+        ends = [sse.event({**end, "index": index}) for index in range(2)]
+
+    error = end_event_by_event(asked, [*ends, sse.DONE] if whole else ends)
+
+    assert error is None if whole else isinstance(error, EngineFailed)
+
+
+@pytest.mark.parametrize("text", ["x" * (MOST_PROMPTS_BYTES + 1), [7] * MOST_PROMPTS_BYTES])
+def test_one_prompt_is_one_however_long(text: Any) -> None:
+    assert end_event_by_event(call(COMPLETIONS, prompt=text), [choice(0, "stop")]) is None
 
 
 @pytest.mark.parametrize("prompt", [[7] * 9_000, [[7] * 9_000]])

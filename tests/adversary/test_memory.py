@@ -13,6 +13,7 @@ from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from tests.support.besieged import Besieged, at_once, besieged
+from tests.support.certificates import Authority
 from tests.support.cpu import slowness
 from tests.support.fleet import (
     PATIENCE_SECONDS,
@@ -152,6 +153,83 @@ async def test_a_flood_without_a_key_is_held_to_little(
 ) -> None:
     flags = ("--api-keys-file", keys_file(tmp_path))
     async with besieged(Engine(Role.PLAIN), flags=flags) as gateway:
+        async with gateway.watched() as watch:
+            await at_once(AT_ONCE, lambda: attack(gateway), seconds)
+
+        assert watch.peak_bytes <= watch.allowed_bytes
+        assert watch.bystander.answers > 0
+        assert watch.slow_callbacks == []
+        assert await answers(gateway)
+
+
+HELLO = b"\x16\x03\x01\x40\x00\x01\x01\xff\x00\x03\x03" + b"a" * 16378
+"""The first record of a hello of TLS of 128 KiB."""
+
+RECORD = b"\x16\x03\x01\x40\x00" + b"a" * 16384
+OF_EACH = 25
+"""Connections that an attacker holds: a thousand together."""
+
+
+async def holds(connections: Callable[[], Awaitable[None]]) -> None:
+    async with AsyncExitStack() as stack:
+        ended = [asyncio.ensure_future(connections()) for _ in range(OF_EACH)]
+        for one in ended:
+            stack.callback(one.cancel)
+        await asyncio.wait(ended)
+
+
+async def hellos_without_an_end(gateway: Besieged) -> None:
+    async def says_hello() -> None:
+        reader, writer = await asyncio.open_connection(gateway.host, gateway.port)
+        try:
+            writer.write(HELLO + RECORD * 6)
+            await reader.read()
+        except ConnectionError:
+            await asyncio.sleep(0.1)
+        finally:
+            writer.transport.abort()
+
+    await holds(says_hello)
+
+
+async def connections_that_asked_once(gateway: Besieged) -> None:
+    """For what is refused, in one read of 48 KiB."""
+
+    async def asks_once() -> None:
+        try:
+            reader, writer = await gateway.wire()
+        except OSError:
+            await asyncio.sleep(0.1)
+            return
+        try:
+            writer.write(b"GET /health HTTP/1.1\r\nhost: g\r\nx: %b\r\n\r\n" % (b"y" * (48 << 10)))
+            await reader.read()
+        except OSError:
+            await asyncio.sleep(0.1)
+        finally:
+            writer.transport.abort()
+
+    await holds(asks_once)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        hellos_without_an_end,
+        connections_that_asked_once,
+        questions_that_nobody_reads_the_answers_of,
+        metrics_that_nobody_reads,
+    ],
+)
+async def test_a_flood_without_a_key_over_tls_is_held_to_little(
+    attack: Attack, seconds: float, tmp_path: Path
+) -> None:
+    """Of unfinished handshakes 4,000 took 2 GB, and of clients that read nothing 500 took 420 MB."""
+    authority = Authority(tmp_path)
+    ours = authority.signs("pdgate", "IP:127.0.0.1")
+    tls = ("--tls-cert-file", ours.cert, "--tls-key-file", ours.key)
+    flags = (*tls, "--api-keys-file", keys_file(tmp_path))
+    async with besieged(Engine(Role.PLAIN), flags=flags, ca=authority.cert) as gateway:
         async with gateway.watched() as watch:
             await at_once(AT_ONCE, lambda: attack(gateway), seconds)
 

@@ -4,6 +4,7 @@ CPU time of the thread, which a busy machine does not make longer. The bound is 
 docs/operations/security.md#time; the sizes are the largest that get so far.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -19,6 +20,10 @@ from pdgate.gateway.intake import READ_AT_ONCE_BYTES, Intake
 from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS, MOST_UNKNOWN_EVENTS, MalformedBatch
 from pdgate.gateway.kv_events.events import read as read_events
 from pdgate.gateway.kv_events.translation import EventTranslation, SeenEventCounts
+from pdgate.gateway.metrics import families
+from pdgate.gateway.metrics.family import Samples
+from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.gateway.metrics.page import page_of
 from pdgate.gateway.request_headers import RequestHeaders
 from pdgate.gateway.security.addresses import without_addresses
 from pdgate.gateway.upstream.exchange import MAX_ERROR_BYTES
@@ -245,3 +250,17 @@ def test_a_batch_of_kv_events(events: list[object]) -> None:
             translation.take("p0", 0, read_events(payload), seen)
 
     assert cpu_seconds(taken) <= CALLBACK_SECONDS
+
+
+async def test_a_page_of_metrics_of_many_models() -> None:
+    """64 models, the most that are told apart, took 70 ms."""
+
+    def source() -> Iterator[Samples]:
+        histogram = Histogram()
+        histogram.add([0.5])
+        for stage in range(12):
+            yield families.CALL_SECONDS.samples(
+                ((f"{stage}", f"model-{n}"), histogram) for n in range(64)
+            )
+
+    assert await longest_step(lambda: page_of(source())) <= CALLBACK_SECONDS / 2

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.grafana.build import BOARDS, FOLDER, file_of
-from deploy.grafana.page import PAGE, with_panels
+from deploy.grafana.build import BOARDS, FOLDER, PAGE, file_of, with_panels
 from deploy.grafana.panels import Board, Panel, Query
 from tests.deploy.asking import LABEL, known, names, over_the_run, promql
 from tests.deploy.prometheus import Series

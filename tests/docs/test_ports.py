@@ -35,9 +35,8 @@ WHERE = {
 
 NOT_LISTENERS = {
     "lab/chaos/proxy.py": "listens where a test puts it, for no longer than that",
-    "lab/conformance/bench.py": "looks for a free port",
     "lab/demo/plan.py": "looks for free ports",
-    "lab/demo/queue.py": "looks for a free port",
+    "lab/processes.py": "looks for a free port",
     "cluster/zmtp/listener.py": "is what notifications and heartbeats make",
     "transfer/runtime/fleet.py": "is what the others call",
 }

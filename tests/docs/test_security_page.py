@@ -3,10 +3,12 @@
 import pytest
 
 from pdgate.gateway.front import limits
-from pdgate.gateway.front.crowd import LOOSE_BYTES
+from pdgate.gateway.front.crowd import LOOSE_BYTES, MOST_HANDSHAKES, STRANGE_BYTES
+from pdgate.gateway.front.hot_protocol import TLS_BYTES
 from pdgate.gateway.front.limits import HEAD_SECONDS, MAX_HEAD_BYTES, MAX_HEADERS
 from pdgate.gateway.intake import HOLDERS
 from pdgate.gateway.security.addresses import IN_PLACE
+from pdgate.gateway.security.tls import MAX_HANDSHAKE_BYTES
 from pdgate.gateway.upstream.settings import FORWARDED
 from tests.docs.pages import DOCS
 
@@ -35,6 +37,11 @@ def test_the_page_has_the_bounds_of_a_request(text: str) -> None:
     assert f"of which nothing is read for {limits.UNREAD_SECONDS:g} s" in text
     assert f"more than {limits.MAX_EARLY_REQUESTS} requests before" in text
     assert f"at most {LOOSE_BYTES >> 20} MiB in each process" in text
+    handshake = f"{limits.HANDSHAKE_SECONDS:g} s, or more than {MAX_HANDSHAKE_BYTES >> 10} KiB"
+    assert f"a TLS handshake that takes more than {handshake}" in text
+    assert f"in each process {MOST_HANDSHAKES} may be under way" in text
+    small = STRANGE_BYTES // TLS_BYTES
+    assert f"at most {STRANGE_BYTES >> 20} MiB, which is {small} that say little" in text
 
 
 def test_the_page_has_the_words_that_clients_see(text: str) -> None:

@@ -9,7 +9,7 @@ from pdgate.forwarders import registry
 from pdgate.forwarders.base import Answer, Mode
 from pdgate.forwarders.choices import OnPrefillFailure
 from pdgate.forwarders.execution import Attempt, Execution
-from pdgate.forwarders.kv_lease import OVER, KvLease, KvLedger, KvRules
+from pdgate.forwarders.kv_lease import KvLease, KvLedger, KvRules, KvState
 from pdgate.forwarders.record import LOCAL, Record
 from pdgate.forwarders.retry import FRESH, RetryPolicy
 from pdgate.forwarders.route import Route, Way
@@ -31,6 +31,16 @@ class Noted:
     def unread_tokens(self) -> int:
         raise AssertionError("nothing gives way")
 
+    @property
+    def reading_seconds(self) -> float:
+        raise AssertionError("its answer streams")
+
+    def presume_read(self) -> None:
+        raise AssertionError("its answer streams")
+
+    def presume_end(self) -> None:
+        raise AssertionError("its answer streams")
+
     def drop_unread(self) -> None:
         raise AssertionError("nothing gives way")
 
@@ -38,6 +48,9 @@ class Noted:
         raise AssertionError("nothing was read")
 
     def read(self, seconds: float) -> None:
+        raise AssertionError("nothing was read")
+
+    def was_read(self) -> None:
         raise AssertionError("nothing was read")
 
     def has_loaded(self, seconds: float) -> StreamWatch | None:
@@ -113,5 +126,5 @@ def test_a_bug_at_the_end_of_one_engine_keeps_neither_the_other_nor_the_kv(
         made.end(error)
 
     assert prefill.told == [how]
-    assert made.kv.state in OVER
+    assert made.kv.state in (KvState.RELEASED, KvState.LOST)
     assert ledger.held == 0

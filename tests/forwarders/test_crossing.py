@@ -73,6 +73,22 @@ async def test_a_delegation_asks_decode_alone() -> None:
     assert engines.visits == ["d0"]
 
 
+@pytest.mark.parametrize("streams", [True, False])
+async def test_the_answer_to_a_delegation_shows_that_prefill_works(streams: bool) -> None:
+    """Nothing else does: the gateway sends prefill no leg."""
+    engines = Scripted(d0=OK if streams else whole("a"))
+    crossing = Crossing(engines, *speaking("vllm-kvt", P0, D0))
+    prefill = crossing.endpoints.get("p0")
+    assert prefill is not None
+
+    assert (await crossing.ask(chat(stream=streams))).error is None
+    assert prefill.shown_reads == 1
+
+    engines.scripts["d0"] = EngineFailed("d0 fell")
+    assert (await crossing.ask(chat(stream=streams))).error is not None
+    assert prefill.shown_reads == 1
+
+
 async def test_without_a_pair_a_plain_engine_serves() -> None:
     engines = Scripted(s0=OK)
 

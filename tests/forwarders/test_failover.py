@@ -1,8 +1,10 @@
 """Until the first byte is committed, a failure leads to another engine; afterwards it does not."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from pdgate.forwarders.base import Mode
@@ -17,7 +19,8 @@ from pdgate.protocols.errors import (
     EngineTooSlow,
     GatewayError,
 )
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Never, SplitRule
 from tests.support.answers import error, opening, piece, prefilled, usage, whole
 from tests.support.scripted import (
     D0,
@@ -179,6 +182,91 @@ async def test_who_refused_or_was_too_slow_gets_no_second_chance(final: GatewayE
 
     assert told.error is final
     assert engines.visits == ["p0", "d0"]
+
+
+TOO_LONG = EngineRejected(400, (), error(400))
+ONCE_BAD = {
+    "full": EngineBusy("full"),
+    "failed": EngineFailed("the engine answered with status 500"),
+    "gave up": [piece("", "abort")],
+}
+
+
+def with_lengths(
+    engines: Scripted, lengths: Mapping[Instance, int], rule: SplitRule | None = None
+) -> Crossing:
+    crossing = Crossing(engines, *lengths, rule=rule)
+    for one, length in lengths.items():
+        crossing.endpoints.mark_up(one.id, ["m"], {"m": length}, strict=True)
+    return crossing
+
+
+@pytest.mark.parametrize("bad", ONCE_BAD.values(), ids=ONCE_BAD.keys())
+@pytest.mark.parametrize("rule", [None, Never()], ids=["split", "local"])
+async def test_the_only_decode_with_room_gets_its_second_chance(
+    rule: SplitRule | None, bad: Script
+) -> None:
+    """The other one has not failed the call, but would refuse it, and its refusal would be the client's."""
+    engines = Scripted(p0=prefilled(), p1=prefilled(), d0=TOO_LONG, d1=Turns(bad, OK))
+    crossing = with_lengths(engines, {P0: 8000, P1: 8000, D0: 1000, D1: 8000}, rule)
+
+    told = await crossing.ask(chat(max_tokens=2000))
+
+    assert (told.error, told.chunks) == (None, OK)
+    assert [one for one in engines.visits if one.startswith("d")] == ["d1", "d1"]
+
+
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.BOTH])
+async def test_the_only_engine_with_room_for_the_prompt_gets_its_second_chance(role: Role) -> None:
+    busy_once = Turns(EngineBusy("full"), prefilled() if role is Role.PREFILL else OK)
+    engines = Scripted(p0=busy_once, p1=TOO_LONG, d0=OK)
+    lengths = {replace(P0, role=role): 8000, replace(P1, role=role): 1000}
+    if role is Role.PREFILL:
+        lengths[D0] = 8000
+    call = msgspec.structs.replace(chat(max_tokens=10), prompt_tokens=2000)
+
+    told = await with_lengths(engines, lengths).ask(call)
+
+    assert (told.error, told.chunks) == (None, OK)
+    assert engines.visits[:2] == ["p0", "p0"]
+
+
+async def test_a_pair_with_room_gets_its_second_chance() -> None:
+    """The other pair has not failed the call, and nor has another partner, but they are too short for it."""
+    p2, d2 = (replace(one, id=f"{one.id[0]}2", protocol="lmcache") for one in (P0, D0))
+    d3 = replace(d2, id="d3")
+    engines = Scripted(p0=prefilled(), d0=TOO_LONG)
+    engines.scripts |= {"p2": prefilled(), "d2": Turns(EngineBusy("full"), OK), "d3": TOO_LONG}
+    crossing = with_lengths(engines, {P0: 8000, D0: 1000, p2: 8000, d2: 8000, d3: 500})
+
+    told = await crossing.ask(chat(max_tokens=2000))
+
+    assert (told.error, told.chunks) == (None, OK)
+    assert set(engines.visits) == {"p2", "d2"}
+
+
+async def test_what_kept_the_only_engine_with_room_from_it_is_told() -> None:
+    """Not what one says of its length that is known to be too short."""
+    refused = EngineRefused("down")
+    engines = Scripted(p0=prefilled(), p1=prefilled(), d0=TOO_LONG, d1=refused)
+    crossing = with_lengths(engines, {P0: 8000, P1: 8000, D0: 1000, D1: 8000})
+
+    told = await crossing.ask(chat(max_tokens=2000))
+
+    assert told.error is refused
+    assert "d0" not in engines.visits
+
+
+async def test_one_that_may_have_room_is_asked_where_no_other_is_left() -> None:
+    """How many tokens a text has only engines know."""
+    engines = Scripted(p0=prefilled(), p1=prefilled(), d0=OK, d1=EngineRefused("down"))
+    crossing = with_lengths(engines, {P0: 8000, P1: 8000, D0: 1000, D1: 8000})
+    call = msgspec.structs.replace(chat(max_tokens=10), prompt_tokens=600)
+
+    told = await crossing.ask(call)
+
+    assert (told.error, told.chunks) == (None, OK)
+    assert engines.visits[-1] == "d0"
 
 
 async def test_the_first_cause_is_told_when_nobody_is_left() -> None:
@@ -389,3 +477,12 @@ async def test_the_only_prefill_is_asked_again_by_another_decode() -> None:
 
     assert (await Crossing(engines, p0, d0, d1).ask(chat())).body == OK[0]
     assert engines.visits == ["d1", "d0"]
+
+
+async def test_what_is_to_go_to_one_engine_is_its_to_refuse_after_a_failure_too() -> None:
+    engines = Scripted(p0=Turns(EngineBusy("full"), TOO_LONG))
+    crossing = with_lengths(engines, {replace(P0, role=Role.PLAIN): 1000})
+
+    told = await crossing.ask(msgspec.structs.replace(chat(max_tokens=2000), at="p0"))
+
+    assert told.error is TOO_LONG

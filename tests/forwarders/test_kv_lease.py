@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pdgate.forwarders.kv_lease import (
     NOTHING_KEPT,
-    OVER,
     KvLease,
     KvLedger,
     KvRules,
@@ -22,6 +21,7 @@ from pdgate.forwarders.kv_lease import (
 from pdgate.protocols.errors import EngineFailed, EngineRefused, EngineRejected, KvExpired
 from tests.support.clock import Clock
 
+OVER = {KvState.RELEASED, KvState.LOST}
 NIXL = KvRules(30.0, Late.ANSWERS_WRONG, decode_frees=True, decode_renews=True)
 KVT = KvRules(30.0)
 REJECTED = EngineRejected(400, (), b"")

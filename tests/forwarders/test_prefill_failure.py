@@ -221,3 +221,17 @@ async def test_no_attempt_begins_when_the_time_for_it_is_over() -> None:
 
     assert str((await asking).error) == "late"
     assert engines.visits == ["p1"]
+
+
+async def test_what_a_call_waited_for_room_is_not_time_for_its_attempts() -> None:
+    now = 0.0
+    fails = asyncio.Event()
+    engines = Scripted(p1=After(fails, EngineFailed("late")), p0=prefilled(), d0=OK)
+    crossing = Crossing(engines, P0, P1, D0, clock=lambda: now, retry_seconds=10.0)
+    asking = asyncio.create_task(crossing.ask(chat()))
+    await engines.waits("p1").wait()
+    crossing.called[0].record.queued_seconds = 500.0
+    now = 501.0
+    fails.set()
+
+    assert (await asking).body == OK[0]

@@ -252,9 +252,12 @@ def test_a_flood_of_fields_in_decodes_answer_is_not_kept() -> None:
     assert turn.said == b""
 
 
-@pytest.mark.parametrize("cut", range(1, 40, 7))
-def test_what_decode_says_is_read_wherever_its_answer_is_cut(cut: int) -> None:
-    whole = b'data: {"choices": [], "kv_transfer_params": %b}\n\ndata: [DONE]\n\n' % encode(SAID)
+@pytest.mark.parametrize("line", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("cut", [*range(1, 40, 7), 4096])
+def test_what_decode_says_is_read_wherever_its_answer_is_cut(cut: int, line: bytes) -> None:
+    """And however its lines end."""
+    said = b'data: {"choices": [], "kv_transfer_params": %b}\n\ndata: [DONE]\n\n' % encode(SAID)
+    whole = said.replace(b"\n", line)
     turn = KvReadBack(Scripted()).turn(call_of(encode({"messages": FIRST})), "")
     assert turn is not None
     for at in range(0, len(whole), cut):

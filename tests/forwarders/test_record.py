@@ -52,6 +52,22 @@ async def test_each_stage_has_its_time() -> None:
     }
 
 
+def test_media_are_encoded_before_the_wait_for_a_turn() -> None:
+    clock = Clock(100.0)
+    record = Record(chat(), clock)
+    record.attempts = 1
+    clock.now += 1.0
+    encoding = record.leg(Role.ENCODE, P0)
+    clock.now += 3.0
+    encoding.end(None)
+    assert record.joined_line == clock.now
+    record.queued_seconds = 5.0
+    clock.now += 5.25
+    record.leg(Role.PREFILL, P0)
+
+    assert record.stages() == {"encode": 3.0, "queue": 5.0, "choose_prefill": 0.25}
+
+
 def test_the_time_to_choose_is_that_of_the_last_attempt() -> None:
     clock = Clock(100.0)
     record = Record(chat(), clock)

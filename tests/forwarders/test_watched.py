@@ -59,6 +59,13 @@ async def test_events_count_however_many_come_at_once() -> None:
     assert watch.heard == [(1, 1.0), (2, 2.0), (1, 3.0), (1, 4.0)]
 
 
+async def test_events_whose_lines_end_with_crlf_count_as_well() -> None:
+    answer, watch, _, _ = begun()
+    answer.data(A.replace(b"\n", b"\r\n") * 2)
+
+    assert watch.heard == [(2, 1.0)]
+
+
 async def test_a_client_that_is_slow_is_told_of() -> None:
     answer, watch, watched, _ = begun()
 

@@ -8,6 +8,7 @@ import pytest
 
 from pdgate.forwarders.base import Leg, Mode
 from pdgate.protocols.call import Call, encode, value
+from pdgate.protocols.dialects import nixl
 from pdgate.protocols.errors import (
     EngineFailed,
     EngineRefused,
@@ -16,6 +17,7 @@ from pdgate.protocols.errors import (
     KvExpired,
 )
 from pdgate.protocols.instance import Instance
+from pdgate.scheduling.prefix.index import blocks_of
 from tests.support.answers import opening, piece, prefilled, whole
 from tests.support.clock import Clock
 from tests.support.scripted import (
@@ -194,6 +196,17 @@ async def test_the_only_decode_is_asked_again_and_shares_no_cache_with_what_it_r
     assert salts[:2] == ["own", "own"]
     assert salts[2] == salts[3] != "own"
     assert salts[2].startswith("own-")
+
+
+def test_nor_is_it_routed_by_what_engines_have_of_the_prompt_as_it_came() -> None:
+    """They have none of it, and what they read of it is none of that one's."""
+    call = chat(messages=[{"role": "user", "content": "x" * 8000}])
+    as_it_came = blocks_of(call)
+
+    salted = nixl.apart(call, "salt")
+
+    assert as_it_came
+    assert not set(as_it_came) & set(blocks_of(salted))
 
 
 async def test_a_decode_that_does_not_begin_is_left_before_the_lease_is_over(

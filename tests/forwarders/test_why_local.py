@@ -32,6 +32,13 @@ def completion(**fields: Any) -> Call:
         (chat(prompt_logprobs=5), "prompt_logprobs"),
         (completion(use_beam_search=True), "beam search"),
         (call_of(b'{"prompt":  \n ["a", "b"]}', COMPLETIONS), "several prompts"),
+        # Engines answer both, the embeddings first.
+        (completion(prompt_embeds="QUJD"), "several prompts"),
+        (completion(prompt=[1, 2], prompt_embeds=["QUJD"]), "several prompts"),
+        (completion(prompt="", prompt_embeds="QUJD"), "several prompts"),
+        (completion(prompt=["a", "b"], prompt_embeds=[]), "several prompts"),
+        (completion(prompt=None, prompt_embeds=["QUJD", "QUJE"]), "several prompts"),
+        (call_of(b'{"prompt_embeds": ["QUJD", "QUJE"]}', COMPLETIONS), "several prompts"),
     ],
 )
 def test_what_needs_the_prompt_in_one_place_stays_local(call: Call, why: str) -> None:
@@ -49,6 +56,12 @@ def test_what_needs_the_prompt_in_one_place_stays_local(call: Call, why: str) ->
         completion(prompt=[[1, 2, 3]]),
         completion(prompt=[]),
         completion(prompt=None),
+        completion(prompt=None, prompt_embeds="QUJD"),
+        completion(prompt=[], prompt_embeds=["QUJD"]),
+        completion(prompt_embeds=None),
+        completion(prompt_embeds=[]),
+        call_of(b'{"prompt_embeds": [ "QUJD" ]}', COMPLETIONS),
+        chat(prompt="a", prompt_embeds="QUJD"),
         completion(echo=True),
         completion(logprobs=3),
         completion(n=1, best_of=1),

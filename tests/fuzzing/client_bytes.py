@@ -175,6 +175,7 @@ class _Fixed:
 class _Answers(Execution):
     def __init__(self) -> None:
         """It has no engines."""
+        self.encoding = None
 
     async def serve(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from pdgate.protocols.call import CHAT, COMPLETIONS
+from pdgate.protocols.call import CHAT, COMPLETIONS, encode
 from pdgate.protocols.instance import Role
 from tests.support import fleet
 from tests.support.fleet import (
@@ -73,6 +73,16 @@ async def test_a_body_that_is_no_call_is_a_bad_request(body: bytes, complaint: s
 
         assert complaint in error_of(answer, 400, None)
         assert not gateway.engines[0].calls
+
+
+@pytest.mark.parametrize("length", [10, 70_000])
+async def test_no_name_of_a_field_is_an_internal_error(length: int) -> None:
+    """Long bodies are read by a decoder of their own."""
+    async with pair() as gateway:
+        body = encode({**question(user="x" * length), "\0": 1})
+        answer = await gateway.http.post(CHAT, content=body, headers=JSON)
+
+        assert answer.status_code == 200, answer.text
 
 
 async def test_no_depth_of_nesting_is_an_internal_error() -> None:
@@ -267,7 +277,7 @@ async def test_a_bug_on_another_route_is_an_internal_error_too(
     def buggy(_: object) -> None:
         raise KeyError("secret")
 
-    monkeypatch.setattr("pdgate.gateway.app.generate_latest", buggy)
+    monkeypatch.setattr("pdgate.gateway.metrics.page.generate_latest", buggy)
     async with pair() as gateway:
         answer = await gateway.http.get("/metrics")
 

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -213,6 +214,31 @@ def test_a_port_that_is_taken_is_a_sentence_and_worth_another_start(
     assert f"pdgate serve: cannot listen on 127.0.0.1:{port}: Address already in use" in said.stderr
     assert f"{flag} names another" in said.stderr
     assert "Traceback" not in said.stderr
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        pytest.param(
+            ">/dev/full",
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full"),
+        ),
+        ">&-",
+    ],
+)
+def test_a_gateway_serves_where_nobody_can_read_that_it_listens(output: str) -> None:
+    """A full disk for logs is no reason not to come back."""
+    serve = shlex.join([sys.executable, "-m", "pdgate", "serve", "--port", "0"])
+    with subprocess.Popen(
+        ["/bin/sh", "-c", f"exec {serve} {output}"], stderr=subprocess.PIPE, text=True
+    ) as serving:
+        assert serving.stderr is not None
+        said = iter(serving.stderr.readline, "")
+        assert any("Application startup complete" in line for line in said)
+        serving.terminate()
+        serving.communicate(timeout=60)
+
+    assert serving.returncode == 0
 
 
 def test_a_gateway_without_engines_says_so() -> None:

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from pdgate.forwarders.encoding import ASIDE_BYTES
+from pdgate.gateway.config.sections import AdmissionSection
 from pdgate.protocols.call import CHAT
 from pdgate.protocols.instance import Role
 from pdgate.protocols.media import MOST_HANDLE_BYTES
+from tests.gateway.admission.test_waiting_calls import until_waiting
 from tests.support.fleet import (
     ANSWER,
     JSON_TYPE,
@@ -281,6 +283,55 @@ async def test_too_many_media_are_refused_and_a_field_that_is_no_object_is_the_e
     assert (many.status_code, many.json()["error"]["param"]) == (400, "messages")
     assert wrong.status_code == 502
     assert not prefill.calls
+
+
+async def test_media_are_encoded_before_a_call_waits_for_its_turn() -> None:
+    """Else two calls would have the one place at prefill when their media are encoded."""
+    encoding, reading = Held(), Held()
+    [encoder], prefill, decode = trio(encoding)
+    prefill.script = reading
+    limits = AdmissionSection(prefill_concurrency=1)
+    async with gateway_of(encoder, prefill, decode, admission=limits) as gateway:
+        asking = [asyncio.create_task(gateway.chat(messages=said(IMAGE))) for _ in range(2)]
+        for held in [await encoding.next() for _ in asking]:
+            await encodes(held.peer)
+        first = await reading.next()
+        await until_waiting(gateway, 1)
+        assert len(prefill.calls) == 1
+
+        await first.peer.send(as_json(PREFILLED))
+        await first.peer.close()
+        await (await reading.next()).peer.send(as_json(PREFILLED))
+
+        assert [(await call).status_code for call in asking] == [200, 200]
+    assert [body["ec_transfer_params"] for body in prefill.bodies] == [where(IMAGE)] * 2
+
+
+async def test_media_of_a_call_that_is_refused_are_not_encoded() -> None:
+    """Else a full line would keep encode engines from those who are in it."""
+    answering = Held()
+    [encoder], prefill, decode = trio()
+    decode.script = answering
+    limits = AdmissionSection(decode_concurrency=1, waiting=1)
+    async with (
+        gateway_of(encoder, prefill, decode, admission=limits) as gateway,
+        asyncio.TaskGroup() as group,
+    ):
+        asking = [group.create_task(gateway.chat(messages=said(TEXT)))]
+        first = await answering.next()
+        asking.append(group.create_task(gateway.chat(messages=said(TEXT))))
+        await until_waiting(gateway, 1)
+
+        assert (await gateway.chat(messages=said(TEXT, LINKED))).status_code == 429
+        assert not encoder.calls
+
+        for _ in asking:
+            await first.peer.send(as_json(ANSWER))
+            await first.peer.close()
+            if len(decode.calls) == 1:
+                first = await answering.next()
+        for one in asking:
+            assert (await one).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -59,6 +59,20 @@ async def test_what_an_engine_held_is_forgotten_when_it_is_gone() -> None:
         await until(forgotten, "the KV of an engine that is gone to be forgotten")
 
 
+async def test_no_series_is_kept_of_an_engine_that_has_left() -> None:
+    """Pods have new addresses: each that ever was had a series and an event."""
+    prefill = Engine(Role.PREFILL)
+    async with gateway_of(prefill, Engine(Role.DECODE, breaks_off())) as gateway:
+        await gateway.chat()
+        assert (await gateway.metrics())["pdgate_kv_strandings_total", "prefill-0"] > 0
+        wanted = gateway.reload.settings
+
+        gateway.reload.take(wanted.model_copy(update={"instances": wanted.instances[1:]}))
+
+        names = {name for name, *labels in await gateway.metrics() if "prefill-0" in labels}
+        assert "pdgate_kv_strandings_total" not in names
+
+
 NONSENSE = {
     "no JSON": reply(b"<html>"),
     "no text": reply(b"\xff\xfe\x00"),

@@ -1,10 +1,23 @@
 """`--trust-endpoint-headers`: calls go where headers say, among engines of this gateway; else headers say nothing."""
 
+import asyncio
+from collections.abc import Collection, Iterable
+
 import pytest
 
+from pdgate.forwarders.retry import CHANCES
+from pdgate.gateway.config.sections import AdmissionSection
+from pdgate.gateway.engine_addresses import EngineAddresses
+from pdgate.gateway.request_headers import RequestHeaders
+from pdgate.gateway.steering import Steering
 from pdgate.protocols.instance import Role
+from pdgate.scheduling.endpoint import Endpoint
+from tests.gateway.admission.test_waiting_calls import until_waiting
 from tests.support.ext_proc import DESTINATION
-from tests.support.fleet import Engine, as_json, gateway_of, says
+from tests.support.fleet import PREFILLED, Engine, Held, as_json, gateway_of, says
+from tests.support.scripted import D0, D1, P0
+from tests.support.scripted import fleet as fleet_of
+from tests.support.waiting import until
 
 PREFILLER = "x-prefiller-host-port"
 
@@ -88,3 +101,63 @@ async def test_a_reload_may_begin_to_trust_them() -> None:
             await gateway.chat({DESTINATION: addressed(engines[1])})
 
         assert [len(one.calls) for one in engines] == [0, 4]
+
+
+async def test_an_engine_that_came_while_the_call_waited_is_not_chosen() -> None:
+    """Where addresses lead is asked before the call's turn, and which engines there are when it has come."""
+    engines = fleet_of(P0, D0)
+    steered = await Steering(engines, EngineAddresses()).of(
+        RequestHeaders([(DESTINATION.encode(), f"{D0.host}:{D0.port}".encode())])
+    )
+    assert steered is not None
+
+    engines.put(D1)
+
+    assert set(steered.state().failures) == {"p0", "d1"}
+
+
+async def test_an_engine_that_left_while_the_call_waited_is_no_bug() -> None:
+    engines = fleet_of(P0, D0, D1)
+    named = ",".join(f"{one.host}:{one.port}" for one in (D0, D1))
+    steered = await Steering(engines, EngineAddresses()).of(
+        RequestHeaders([(DESTINATION.encode(), named.encode())])
+    )
+    assert steered is not None
+
+    engines.remove("d0")
+
+    assert dict(steered.state().failures) == {"p0": CHANCES, "d0": 1}
+
+
+async def test_calls_whose_addresses_are_asked_for_do_not_have_one_place_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name may take seconds to resolve, and engines are reserved at once when a call's turn has come."""
+    asked, named, resolved = [], EngineAddresses.named, asyncio.Event()
+
+    async def slow(
+        self: EngineAddresses, fleet: Iterable[Endpoint], texts: Collection[str]
+    ) -> dict[str, list[str]]:
+        asked.append(texts)
+        await resolved.wait()
+        return await named(self, fleet, texts)
+
+    monkeypatch.setattr(EngineAddresses, "named", slow)
+    reading = Held()
+    prefill, decode = Engine(Role.PREFILL, reading), Engine(Role.DECODE)
+    limits = AdmissionSection(prefill_concurrency=1)
+    async with gateway_of(
+        prefill, decode, trust_endpoint_headers=True, admission=limits
+    ) as gateway:
+        said = {DESTINATION: addressed(decode), PREFILLER: addressed(prefill)}
+        calls = [asyncio.create_task(gateway.chat(said)) for _ in range(2)]
+        await until(lambda: len(asked) == 2, "calls whose addresses are asked for")
+        resolved.set()
+        first = await reading.next()
+        await until_waiting(gateway, 1)
+        assert len(prefill.calls) == 1
+
+        await first.peer.send(as_json(PREFILLED))
+        await first.peer.close()
+        await (await reading.next()).peer.send(as_json(PREFILLED))
+        assert [(await call).status_code for call in calls] == [200, 200]

@@ -51,7 +51,15 @@ async def test_decode_gets_the_ids_of_a_long_chat(
     ("messages", "asked"),
     [
         (question()["messages"], False),
-        ([{"role": "user", "content": [{"type": "text", "text": "what is it?"}, PICTURE]}], True),
+        (
+            [
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": "what is it? " * 2000}, PICTURE],
+                }
+            ],
+            True,
+        ),
     ],
     ids=["short", "media"],
 )

@@ -7,9 +7,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter, ValidationError
 
 from pdgate.protocols.call import Raw, encode, parse_object, value
 from pdgate.protocols.errors import BadRequest
+from pdgate.protocols.fields import FEW_BYTES, MOST_COUNT, count_of
+from pdgate.protocols.many_fields import LONG_BYTES, MOST_CONTAINERS, MOST_FIELDS
 from tests.support.scripted import call_of, chat
 
 ODD = (
@@ -48,6 +51,37 @@ def test_every_value_keeps_its_bytes(
     assert {name: bytes(found).decode() for name, found in parsed.items()} == spelled
     assert json.loads(encode(parsed)) == fields
     assert list(parsed) == list(fields)
+
+
+@given(objects)
+def test_a_long_body_is_read_like_a_short_one(fields: dict[str, Any]) -> None:
+    """By another decoder, which counts its fields."""
+    data = encode({**fields, "\0": 1, "": "x" * FEW_BYTES})
+
+    parsed = parse_object(data)
+
+    assert {type(name) for name in parsed} == {str}
+    assert msgspec.json.decode(encode(parsed)) == msgspec.json.decode(data)
+
+
+@pytest.mark.parametrize("name", [b"a", b"\\u0000", b"NONE"])
+def test_fields_of_one_name_are_counted_as_well(name: bytes) -> None:
+    """Each takes its time, though only the last one is left."""
+    many = b",".join([b'"%b":1' % name] * (MOST_FIELDS + 1))
+
+    with pytest.raises(BadRequest, match="more than"):
+        parse_object(b'{%b,"":"%b"}' % (many, b"x" * FEW_BYTES))
+
+
+@pytest.mark.parametrize("more", [b"[],", b"{},", b"[{}],"])
+def test_a_long_body_has_no_more_lists_and_objects_than_can_be_passed_over(more: bytes) -> None:
+    """16 MiB of them take 55 ms with Python 3.13."""
+    each = more.count(b"[") + more.count(b"{")
+    rest = b'"text":"%b"' % (b"x" * LONG_BYTES)
+
+    with pytest.raises(BadRequest, match=r"more than \d+ lists and objects"):
+        parse_object(b'{"a":[%b0],%b}' % (more * (MOST_CONTAINERS // each), rest))
+    assert parse_object(b'{"a":[%b0],%b}' % (more * (MOST_CONTAINERS // each - 2), rest))
 
 
 @pytest.mark.parametrize(
@@ -152,3 +186,46 @@ def test_a_retry_changes_the_attempt_only() -> None:
 def test_the_last_of_two_equal_names_counts() -> None:
     """As in Python's json, with which engines read."""
     assert msgspec.json.decode(encode(parse_object(b'{"a": 1, "a": 2}'))) == {"a": 2}
+
+
+LAX = TypeAdapter(int)
+"""As engines read a count: their models of requests are pydantic's, and not strict."""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        True, False, 0, 7, 10**30, 0.0, -0.0, 7.0, "7", " 7 ", "+7", "7.0", "07", "1_000.00",
+        "0", "9" * 18, "9" * 19, "9" * 4000, "0" * 30 + "7",
+    ],
+)  # fmt: skip
+def test_a_count_is_read_as_engines_read_it(said: object) -> None:
+    assert count_of(said) == min(LAX.validate_python(said), MOST_COUNT)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None, "", " ", "+", "seven", "1e3", "٣", "7.", ".0", "7.5", "_7", "7_", "7__0", "7_.0",
+        "7.0_0", "++7", "+ 7", "0x7", float("inf"), float("-inf"), float("nan"), [7], {}, b"7x",
+    ],
+)  # fmt: skip
+def test_what_is_no_count_to_them_is_none(said: object) -> None:
+    with pytest.raises(ValidationError):
+        LAX.validate_python(said)
+    assert count_of(said) is None
+
+
+@given(
+    st.from_regex(r"[ \n]?[+-]?[0-9_]{0,4}(\.0*)?[ \n]?", fullmatch=True)
+    | st.integers()
+    | st.floats()
+)
+def test_whatever_they_take_is_a_count(said: object) -> None:
+    """Unless it is negative; a number with a fraction is one to some."""
+    try:
+        count = LAX.validate_python(said)
+    except ValidationError:
+        assert isinstance(said, float) or count_of(said) is None
+        return
+    assert count_of(said) == (None if count < 0 else min(count, MOST_COUNT))

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from math import inf
 from random import Random as Lots
 from typing import Any
 
@@ -15,6 +16,7 @@ from pdgate.protocols.instance import Instance, Role
 from pdgate.protocols.place import Place
 from pdgate.scheduling import policy
 from pdgate.scheduling.decision_trace import (
+    CHOSEN_BEFORE,
     MOST_SHOWN,
     ONLY_ONE,
     DecisionTrace,
@@ -25,6 +27,7 @@ from pdgate.scheduling.decision_trace import (
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
+from pdgate.scheduling.latency.model import OVERLOOKED
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.policy_context import PolicyContext
 from pdgate.scheduling.scheduler import Scheduler
@@ -76,6 +79,29 @@ def test_the_only_one_needs_no_policy() -> None:
     assert told == [DecisionTrace(Role.DECODE, "", "d0", [Weighed("d0", why=ONLY_ONE)], [])]
 
 
+def test_one_that_was_named_for_the_call_is_said_to_be() -> None:
+    """As an engine of both roles is that keeps what it was chosen to read."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    scheduler, told = telling(fleet(*both))
+
+    scheduler.reserve(Role.DECODE, CALL, reads=True, among=("b1",)).end()
+
+    assert told[0].considered == [Weighed("b1", why=CHOSEN_BEFORE)]
+    assert why_not(told[0]) == {
+        "b0": "the call is not split, and stays with those that were named for that"
+    }
+
+
+def test_one_that_came_instead_is_not_said_to_be_named() -> None:
+    endpoints = fleet(P0, D0, D1)
+    endpoints.drain(["d1"])
+    scheduler, told = telling(endpoints)
+
+    scheduler.reserve(Role.DECODE, CALL, reads=True, among=("d1",)).end()
+
+    assert told[0].considered == [Weighed("d0", why=ONLY_ONE)]
+
+
 @pytest.mark.parametrize(
     ("keep_out", "words"),
     [
@@ -98,6 +124,18 @@ def test_who_was_left_out_and_why(keep_out: object, words: str) -> None:
 
     assert told[0].chosen == "p1"
     assert words in why_not(told[0])["p0"]
+
+
+def test_who_has_as_many_calls_as_it_may_is_left_out() -> None:
+    endpoints = fleet(P0, P1, D0)
+    scheduler, told = telling(endpoints)
+    scheduler.places = (1, inf)
+
+    with scheduler.reserve(Role.PREFILL, CALL) as first:
+        scheduler.reserve(Role.PREFILL, CALL).end()
+
+    (why,) = why_not(told[1]).items()
+    assert why == (first.instance.id, "it has as many calls as it may (1)")
 
 
 def test_who_failed_the_call_is_left_out_and_so_is_who_speaks_otherwise() -> None:
@@ -227,6 +265,27 @@ def test_a_choice_can_be_computed_again_from_what_is_shown(
     assert alone > 3
 
 
+def test_an_idle_engine_is_explained_by_the_rate_that_it_was_chosen_by() -> None:
+    """Also in the choice in which it has been overlooked so long that it is taken to be as fast as the quickest."""
+    slow, busy_one = Endpoint(P0, up=True), busy(P1, 2)
+    both = (slow.latency, busy_one.latency)
+    family = both[0].family
+    for latency, speed in zip(both, (1_000, 10_000), strict=True):
+        latency.belongs_to(family)
+        for tokens in (1_000, 2_000, 4_000, 8_000):
+            latency.prefill_rate.learn(tokens, tokens / speed)
+    chooses = policy.load("slo", PolicyContext(Role.PREFILL, random=Lots(7)))
+    call, among = replace_tokens(1_000, ""), [slow, busy_one]
+
+    for number in range(2 * OVERLOOKED):
+        chosen = chooses.choose(call, among)
+        left, _ = narrowed(chooses.explain(call, among), chooses.rule(call, among))
+        assert [one.instance for one in left] == [chosen.instance.id], number
+        if chosen is slow:
+            break
+    assert number == OVERLOOKED
+
+
 def computed(choice: dict[str, Any]) -> list[str]:
     """Which engines the rule leaves, by nothing but the JSON."""
 
@@ -328,3 +387,14 @@ def test_both_choices_of_a_pair_can_be_computed_again(name: str) -> None:
     assert len(told) == 80
     # It was no rule that says nothing.
     assert len(deciding) > 1 or name == "round_robin", deciding
+
+
+def test_a_reader_whose_partners_have_failed_the_call_is_said_to_be_one() -> None:
+    of_another = [replace(one, protocol="sglang") for one in (P2, D2)]
+    scheduler, told = telling(fleet(P0, D0, *of_another))
+
+    scheduler.reserve(Role.PREFILL, CALL, avoid={"d2"}).end()
+
+    assert why_not(told[0]) == {
+        "p2": "those that could answer after it have failed this call before"
+    }

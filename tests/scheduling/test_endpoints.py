@@ -7,6 +7,7 @@ import pytest
 from pdgate.protocols.errors import BadRequest, NoInstance, UnknownModel
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.reservation import Reservation
 from tests.support.scripted import D0, D1, P0, P1, fleet
 
 BOTH = Instance("b0", "http://b0", Role.BOTH, "vllm-nixl")
@@ -164,6 +165,25 @@ def test_a_removed_instance_serves_no_more() -> None:
 
     assert ids(endpoints, Role.PREFILL) == ["p0"]
     assert endpoints.get("p1") is None
+
+
+def test_a_removed_instance_is_known_to_be_leaving_until_its_calls_have_ended() -> None:
+    found = fleet(P0, D0, D1)
+    old = found.get("d1")
+    assert old is not None
+    with Reservation(old, 10, reads=False):
+        found.remove("d1")
+        assert found.eligible("m").leaving == [old]
+
+        # It is the same engine, with another record: what runs there takes its own places.
+        found.put(replace(D1, id="d2"))
+        assert not found.eligible("m").leaving
+        found.remove("d2")
+        assert found.eligible("m").leaving == [old]
+
+    found.mark_down("d0")
+    assert not found.eligible("m").leaving
+    assert not found.removed
 
 
 def test_roles_that_nobody_is_up_for_are_named() -> None:

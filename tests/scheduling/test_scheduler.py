@@ -1,10 +1,12 @@
 """Reservations count, end with their block, and pair what can work together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
+from pdgate.gateway.verification.window import Given
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import (
     EngineFailed,
@@ -14,9 +16,13 @@ from pdgate.protocols.errors import (
     UnknownModel,
 )
 from pdgate.protocols.instance import Instance, Role
+from pdgate.scheduling.disaggregation import Decision, SplitRule, Taken
+from pdgate.scheduling.disaggregation.decision import LONG_PROMPT
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.breaker import BreakerLimits
+from pdgate.scheduling.latency.model import ENOUGH, OVERLOOKED, TOKENS_PER_SECOND
 from pdgate.scheduling.policy import Policy
 from pdgate.scheduling.scheduler import Scheduler
 from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
@@ -24,6 +30,27 @@ from tests.support.scripted import D0, D1, P0, P1, chat, fleet, scheduler
 CALL = chat()
 PLAIN = Instance("s0", "http://s0", Role.PLAIN, "plain")
 SGLANG = [replace(one, id=f"{one.id}-sglang", protocol="sglang") for one in (P0, D0)]
+
+
+class Asked(SplitRule):
+    """Splits every call, and notes how the prefill engine looks to a rule."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, int, int, int]] = []
+
+    def decide(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
+    ) -> Decision:
+        its, overlooked = prefill, prefill.latency.overlooked
+        self.seen.append(
+            (its.calls, its.tokens, its.unread_tokens, its.own_unread_squares, overlooked)
+        )
+        return Decision(Taken.SPLIT, LONG_PROMPT)
 
 
 def account(endpoints: Endpoints, instance_id: str) -> tuple[int, int]:
@@ -69,6 +96,32 @@ def test_an_instance_that_comes_back_is_not_charged_for_what_it_left() -> None:
         endpoints.put(P0)
 
     assert account(endpoints, "p0") == (0, 0)
+
+
+class First(Policy):
+    """A session's engine, whatever it has."""
+
+    def choose(self, call: Call, endpoints: Sequence[Endpoint]) -> Endpoint:
+        return endpoints[0]
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_an_engine_has_as_many_calls_as_it_may_whatever_the_policy(both: bool) -> None:
+    """Where another one has a place; who is let in without one, as for a second attempt, is served all the same."""
+    engines = [replace(one, role=Role.BOTH) if both else one for one in (P0, P1, D0, D1)]
+    endpoints, first = fleet(*engines), First()
+    chooses = Scheduler(endpoints, first, first, first)
+    chooses.places = (2, 2)
+    count = 4 if both else 2
+    with ExitStack() as stack:
+
+        def reserve(role: Role) -> str:
+            return stack.enter_context(chooses.reserve(role, CALL)).instance.id
+
+        for role in (Role.PREFILL, Role.DECODE):
+            found = [reserve(role) for _ in range(2 * count + 1)]
+            assert {name: found[:-1].count(name) for name in found} == dict.fromkeys(found, 2)
+            assert found[-1] == found[0]
 
 
 def test_avoided_instances_are_left_out() -> None:
@@ -287,3 +340,61 @@ def test_each_role_has_a_policy_of_its_own() -> None:
 
     assert engines.reserve(Role.PREFILL, CALL).instance is P1
     assert (prefill.asked, decode.asked, plain.asked) == ([CALL], [], [])
+
+
+def test_a_prompt_that_is_presumed_read_counts_as_that_and_teaches_nothing() -> None:
+    """Verification of what decode computes still knows that it may be unread."""
+    endpoints = fleet(PLAIN)
+    endpoint = endpoints.get("s0")
+    assert endpoint is not None
+    freed: list[int] = []
+    engines = scheduler(endpoints)
+    engines.freed = lambda: freed.append(endpoint.unread_tokens)
+
+    with engines.reserve(Role.PLAIN, CALL) as reserved:
+        assert reserved.reading_seconds == CALL.prompt_tokens / TOKENS_PER_SECOND
+        reserved.presume_read()
+        reserved.presume_read()
+
+        assert (endpoint.unread_tokens, endpoint.answering, freed) == (0, 1, [0])
+        assert endpoint.latency.prefill_rate.seen == 0
+        assert Given.to(endpoint).reads
+
+    assert (endpoint.calls, endpoint.answering, freed) == (0, 0, [0])
+    assert not Given.to(endpoint).reads
+
+
+def test_a_call_that_is_over_cannot_be_presumed_read() -> None:
+    endpoints = fleet(PLAIN)
+    endpoint = endpoints.get("s0")
+    assert endpoint is not None
+
+    with scheduler(endpoints).reserve(Role.PLAIN, CALL) as reserved:
+        pass
+    reserved.presume_read()
+
+    assert (endpoint.calls, endpoint.answering, endpoint.unread_tokens) == (0, 0, 0)
+
+
+def test_asking_whether_a_call_stays_leaves_no_trace_on_the_engine() -> None:
+    """Nothing was sent there, so nothing shows that it works, or how fast it is."""
+    endpoints = fleet(P0, D0)
+    endpoint = endpoints.get("p0")
+    assert endpoint is not None
+    latency = endpoint.latency
+    for _ in range(ENOUGH):
+        latency.prefill_rate.learn(CALL.prompt_tokens, 0.1)
+    latency.overlooked = 2 * OVERLOOKED
+    rule = Asked()
+
+    for _ in range(2):
+        assert not Scheduler(endpoints, Fixed(), Fixed(), Fixed(), rule).stays(CALL, endpoint)
+
+    tokens = CALL.prompt_tokens
+    assert rule.seen == [(1, tokens, tokens, tokens * tokens, 0)] * 2
+    assert account(endpoints, "p0") == (0, 0)
+    assert (endpoint.unread_tokens, endpoint.own_unread_squares) == (0, 0)
+    assert (endpoint.whole_calls, endpoint.read_tokens) == (0, 0)
+    assert latency.overlooked == 2 * OVERLOOKED
+    latency.prefill_rate.learn(tokens, 0.2)
+    assert (latency.prefill_seconds(tokens) or 1.0) < 0.15

@@ -12,10 +12,12 @@ What an attack does to others is seen by a bystander (`bystander.py`): a client 
 
 import asyncio
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -58,15 +60,17 @@ class Besieged:
     """
     Attributes:
         child: `pdgate serve` itself: its parent process where it has workers.
+        ca: File of the authority that signed its certificate; empty without TLS.
     """
 
     child: Child
     host: str
     port: int
+    ca: str = ""
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http{'s' if self.ca else ''}://{self.host}:{self.port}"
 
     @property
     def pids(self) -> list[int]:
@@ -83,8 +87,12 @@ class Besieged:
         return [line for line in lines if "one callback used" in line]
 
     async def wire(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A bare connection."""
-        return await asyncio.open_connection(self.host, self.port)
+        """A bare connection, over TLS where the gateway speaks that."""
+        return await asyncio.open_connection(self.host, self.port, ssl=self._tls)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext | None:
+        return ssl.create_default_context(cafile=self.ca) if self.ca else None
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body, on a connection of its own."""
@@ -105,7 +113,7 @@ class Besieged:
         watch = Watch(sum(map(resident_bytes, pids)))
         bystander = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.support.bystander"),
-            *(self.host, str(self.port), *map(str, pids)),
+            *(self.host, str(self.port), self.ca, *map(str, pids)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )
@@ -126,8 +134,13 @@ class Besieged:
 
 
 @asynccontextmanager
-async def besieged(*engines: Engine, flags: tuple[str, ...] = ()) -> AsyncIterator[Besieged]:
-    """`pdgate serve` in front of `engines`, ready; ends it afterwards, however it fares."""
+async def besieged(
+    *engines: Engine, flags: tuple[str, ...] = (), ca: str = ""
+) -> AsyncIterator[Besieged]:
+    """`pdgate serve` in front of `engines`, ready; ends it afterwards, however it fares.
+
+    `ca`: of the certificate that `flags` name.
+    """
     async with AsyncExitStack() as stack:
         command = [sys.executable, "-m", "pdgate", "serve", "--port", "0", *flags]
         for engine in engines:
@@ -137,12 +150,16 @@ async def besieged(*engines: Engine, flags: tuple[str, ...] = ()) -> AsyncIterat
         running = child(command, name="pdgate serve")
         process = await asyncio.to_thread(running.__enter__)
         try:
-            line = await asyncio.to_thread(process.wait_for_line, r"listens on (http://\S+)")
-            await asyncio.to_thread(process.wait_for_http, f"{line[1]}/ready", READY_SECONDS)
+            line = await asyncio.to_thread(process.wait_for_line, r"listens on (https?://\S+)")
             found = urlsplit(line[1])
             assert found.hostname is not None
             assert found.port is not None
-            yield Besieged(process, found.hostname, found.port)
+            gateway = Besieged(process, found.hostname, found.port, ca)
+            async with asyncio.timeout(READY_SECONDS):
+                # Nobody is told.
+                while (await gateway.get("/ready"))[0] != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            yield gateway
         finally:
             await asyncio.to_thread(running.__exit__, *sys.exc_info())
 

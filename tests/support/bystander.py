@@ -1,17 +1,18 @@
-"""bystander.py HOST PORT PID...: a client that wants little while others attack.
+"""bystander.py HOST PORT CA PID...: a client that wants little while others attack.
 
 It asks for /health on a kept connection, again and again, until its stdin is closed. Then it tells
 as JSON how long it waited: by the clock, and in CPU time that the gateway's main threads used
 meanwhile. Of a process with one event loop the latter is what the bystander stood behind, and
 does not depend on how busy the machine is; it is an upper bound of the longest callback. What the
 gateway uses after its answer, until the bystander gets a core, counts too: so it goes before others,
-where it may.
+where it may. CA is the file of an authority where the gateway speaks TLS, else empty.
 """
 
 import json
 import os
 import select
 import socket
+import ssl
 import sys
 import time
 from contextlib import suppress
@@ -42,23 +43,35 @@ class Waits:
     longest_cpu_seconds: float = 0.0
 
 
-def main(host: str, port: int, pids: list[int]) -> None:
+def main(host: str, port: int, ca: str, pids: list[int]) -> None:
+    tls = ssl.create_default_context(cafile=ca) if ca else None
+
+    def connected() -> socket.socket:
+        while True:
+            bare = socket.create_connection((host, port), PATIENCE_SECONDS)
+            try:
+                return tls.wrap_socket(bare, server_hostname=host) if tls else bare
+            except OSError:
+                # Its handshake was the oldest of too many.
+                waits.refused += 1
+                bare.close()
+
     with suppress(PermissionError):
         os.nice(AHEAD)
     waits = Waits()
-    connection = socket.create_connection((host, port), PATIENCE_SECONDS)
+    connection = connected()
     told = False
     while not select.select([sys.stdin], [], [], PAUSE_SECONDS)[0]:
         asked, used = time.monotonic(), sum(map(cpu_seconds, pids))
         try:
             connection.sendall(ASKS)
             answered = connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        except ConnectionError:
+        except (ConnectionError, ssl.SSLError):
             answered = False
         if not answered:
             waits.refused += 1
             connection.close()
-            connection = socket.create_connection((host, port), PATIENCE_SECONDS)
+            connection = connected()
             continue
         waits.answers += 1
         waits.longest_seconds = max(waits.longest_seconds, time.monotonic() - asked)
@@ -72,4 +85,4 @@ def main(host: str, port: int, pids: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], [int(word) for word in sys.argv[4:]])

@@ -23,7 +23,11 @@ class Authority:
         self._folder = folder
         self.cert = str(folder / f"{name}.pem")
         self._key = str(folder / f"{name}.key")
-        _openssl("req", "-x509", *_new_key(self._key), "-subj", f"/CN={name}", "-out", self.cert)
+        _openssl(
+            "req", "-x509", *_new_key(self._key), "-subj", f"/CN={name}", "-out", self.cert,
+            # Without it Python trusts it no more from 3.13 on (ssl.VERIFY_X509_STRICT).
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
 
     def signs(self, name: str, *alternatives: str) -> Certificate:
         """`alternatives` as "DNS:host" or "IP:127.0.0.1"; the name alone is one by itself."""

@@ -157,7 +157,9 @@ class Side:
     def used(self) -> int:
         """Pages, when the core has done all that it was told."""
         self.engine.answer(ask("look", "x", replace(GREEDY, max_tokens=1)))
-        return self.core.gauges.blocks_used
+        # Its own page is free when the turn that answered has ended.
+        with self.engine.resting():
+            return self.core.gauges.blocks_used
 
 
 def until(events: "queue.Queue[str]", wanted: str) -> None:

@@ -13,9 +13,11 @@ import asyncio
 import json
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import httpx2
@@ -27,9 +29,11 @@ from pdgate.cluster.directory import Directory
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.instances import InstanceEntry
 from pdgate.gateway.config.sections import HealthSection
+from pdgate.gateway.front.handshake import ClientHandshake
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.lifecycle.drain import Drain
 from pdgate.gateway.lifecycle.reload import Reload
+from pdgate.gateway.security.tls import server_context
 from pdgate.gateway.server import KEEP_ALIVE_SECONDS
 from pdgate.gateway.wiring import build
 from pdgate.protocols.call import CHAT
@@ -231,6 +235,13 @@ class Gateway:
         self.writers.append(writer)
         return reader, writer
 
+    async def wire_over(
+        self, tls: ssl.SSLContext
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)
+        self.writers.append(writer)
+        return reader, writer
+
     async def metrics(self) -> dict[tuple[str, ...], float]:
         """(name, label values in order of label names) -> value."""
         answer = await self.http.get("/metrics")
@@ -258,7 +269,9 @@ def ask(*headers: bytes, **fields: Any) -> bytes:
 
 @asynccontextmanager
 async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
-    """Serves until the block ends. `settings` are keys of Settings, and `directory` is one."""
+    """Serves until the block ends. `settings` are keys of Settings, and `directory` is one; with a certificate
+    in `tls` it is for clients of the test's own (`Gateway.wire_over`).
+    """
     directory: Directory | None = settings.pop("directory", None)
     async with AsyncExitStack() as stack:
         entries = []
@@ -273,8 +286,9 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         if "admin_listen" in settings:
             sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in "ab"]
             admin_port = sockets[1].getsockname()[1]
+        front_settings = Settings(instances=tuple(entries), **settings)
         front = build(
-            Settings(instances=tuple(entries), **settings),
+            front_settings,
             directory=directory,
             admin_port=admin_port,
         )
@@ -285,7 +299,11 @@ async def gateway_of(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway
         if HTTP == "hypercorn":
             served = await stack.enter_async_context(_on_hypercorn(app))
         else:
-            served = await stack.enter_async_context(_on_uvicorn(app, HTTP, sockets))
+            http: Any = HTTP
+            if (tls := front_settings.tls).cert_file:
+                context = server_context(tls.cert_file, tls.key_file, tls.client_ca_file)
+                http = partial(ClientHandshake, context)
+            served = await stack.enter_async_context(_on_uvicorn(app, http, sockets))
         port, leaving = served
         client = httpx2.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE_SECONDS
@@ -311,7 +329,7 @@ async def _on_uvicorn(
         app,
         port=0,
         http=http,
-        ws="none" if http is HotProtocol else "auto",
+        ws="auto" if isinstance(http, str) else "none",
         proxy_headers=False,
         log_config=None,
         access_log=False,

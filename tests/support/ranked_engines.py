@@ -87,7 +87,7 @@ def alone(stack: ExitStack, role: EngineRole, row: Row, pace: StepPace | None = 
 
 def pids(of: Side) -> list[int]:
     assert isinstance(of.connector, RanksConnector)
-    return of.connector._crew.pids
+    return [rank.process.pid for rank in of.connector._crew._ranks]
 
 
 def holds_nothing(of: Side) -> bool:

@@ -13,6 +13,7 @@ from pdgate.transfer import registry
 from pdgate.transfer.base import (
     Backend,
     Descriptor,
+    Op,
     OutOfBounds,
     PeerLost,
     Range,
@@ -22,6 +23,7 @@ from pdgate.transfer.base import (
     Transfer,
     TransferError,
 )
+from pdgate.transfer.parts import Stretch
 from tests.support import waiting
 from tests.support.kv_backends import BACKENDS, require
 from tests.support.kv_memory_kinds import FAKE, HOST, Load, loading
@@ -427,6 +429,23 @@ def test_what_is_counted_is_the_immediate(ours: Backend, theirs: Backend) -> Non
 
     with pytest.raises(TransferError):
         theirs.expect(remote, 1, 1, SECONDS).wait(0.05)
+
+
+def test_what_has_landed_counts_for_nobody_when_its_grant_is_over(
+    ours: Backend, theirs: Backend
+) -> None:
+    """Who is granted something else may have the immediate again, and the count would be there for good."""
+    remote, local = theirs.allocate(PAGE), ours.allocate(PAGE)
+    grant = remote.grant("", Op.WRITE, Stretch(0, PAGE), SECONDS, range(3, 5))
+    for immediate in (3, 4):
+        transfer = ours.write(local, grant.descriptor, [Range(0, 0, 1)], SECONDS, immediate)
+        transfer.wait(SECONDS)
+    theirs.expect(remote, 4, 1, SECONDS).wait(SECONDS)
+
+    grant.revoke()
+
+    with pytest.raises(TransferError):
+        theirs.expect(remote, 3, 1, SECONDS).wait(0.05)
 
 
 def test_a_write_of_nothing_is_counted_too(ours: Backend, theirs: Backend) -> None:

@@ -77,7 +77,8 @@ class Visiting(Moving):
             "port": self._owner.port,
             "peer": identity.name.hex(),
         }
-        self._links = Links(identity, self.name)
+        self._links = Links(identity, self.name, self._left)
+        self._cards: dict[Address, bytes] = {}
         self._moving = 0
 
     def allocate(self, length: int) -> Region:
@@ -132,6 +133,8 @@ class Visiting(Moving):
                     return inside.status
                 if inside.length != order.remote.length:
                     raise TransferError(f"{transfer.what}: the region has another length")
+                with self._lock:
+                    self._cards[owner] = inside.card
                 failed = self._move(order, inside, channel.sock)
                 leaving = (
                     wire.MoverRequest(wire.MoverWord.FAIL)
@@ -146,6 +149,15 @@ class Visiting(Moving):
             self._connected(transfer, owner, talk)
 
         return TransferPlan(visit)
+
+    def _left(self, address: Address) -> None:
+        """No connection to it is left, so nothing of it is inside. If it is gone its next life has another address,
+        and else it is met anew.
+        """
+        with self._lock:
+            card = self._cards.pop(address, None)
+        if card is not None:
+            self._library.left(card)
 
     def _move(
         self, order: MoveOrder, inside: wire.MoverAnswer, sock: socket.socket
@@ -194,15 +206,15 @@ class Visiting(Moving):
         try:
             status = talk(channel)
         except OSError as error:
-            channel.close()
+            self._links.drop(address, channel)
             if transfer.over:
                 raise TransferInterrupted from None
             raise PeerLost(f"{transfer.what}: {error}") from None
         except BadMoverRequest:
-            channel.close()
+            self._links.drop(address, channel)
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
         except BaseException:
-            channel.close()
+            self._links.drop(address, channel)
             raise
         self._links.give_back(address, channel)
         match status:

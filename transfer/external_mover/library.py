@@ -68,6 +68,10 @@ class Library(ABC):
     def landed(self, notice: bytes) -> bool:
         """The write that carried this notice is complete in our memory; it may wait a moment."""
 
+    def left(self, card: bytes) -> None:
+        """The peer with this card has ended, as it seems, and no move to it is under way: what is kept of it may go."""
+        return
+
     @abstractmethod
     def close(self) -> None:
         """Nothing is under way and nothing is registered any more."""

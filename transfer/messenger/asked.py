@@ -76,6 +76,9 @@ def check(
     unit = shards.unit_tokens(ours, theirs)
     if not 0 <= push.start < push.tokens or push.start % unit:
         raise HandOverError(Why.BROKEN, f"tokens {push.start} to {push.tokens}, in units of {unit}")
+    # All of a push is kept for as long as its key is waited for: no more than could ever be written.
+    if push.tokens > (most := ours.blocks * ours.block_tokens):
+        raise HandOverError(Why.TOO_SHORT, f"{most} tokens fit here, {push.tokens} needed")
     if not 0 <= push.tile_tokens <= MAX_TILE_TOKENS:
         raise HandOverError(Why.UNSUPPORTED, f"a tile of {push.tile_tokens} tokens")
     if not 0 <= push.immediate <= MAX_IMMEDIATE:

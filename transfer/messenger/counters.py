@@ -61,8 +61,8 @@ class Readings:
         self._open.setdefault(offer_id, _Reading(time.monotonic(), most_bytes))
 
     def ended(self, offer_id: str, *, held: bool, bytes_read: int, last: bool = True) -> None:
-        """`bytes_read` is the reader's word, so it is taken with a limit. `last`: nobody else
-        is to read a share of it.
+        """`bytes_read` is the reader's word, so it is taken with a limit. `last`: no other
+        peer is to read a share of it.
         """
         reading = self._open.pop(offer_id, None)
         if reading is None:

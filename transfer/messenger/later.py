@@ -30,13 +30,15 @@ class Later:
         self._closed = False
 
     def run(self, after: DeviceEvent, work: Work) -> None:
-        """Nothing is done any more once it is closed."""
+        """Nothing is done any more once it is closed. Raises RuntimeError: no more threads."""
         with self._lock:
             if self._closed:
                 return
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                # One that could not be started is not it.
+                self._thread = thread
             self._asked.put((after, work))
 
     def close(self) -> None:

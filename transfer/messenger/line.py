@@ -3,6 +3,7 @@
 import select
 import socket
 import threading
+import time
 
 from pdgate.transfer.messenger import messages
 from pdgate.transfer.runtime.channel import Channel
@@ -37,9 +38,10 @@ class MessengerLine:
         return gone(self._sock)
 
     def receive(self, seconds: float | None) -> messages.Message | None:
-        """None when the peer hung up or `say` gave it up. Raises BadMessage, OSError."""
+        """None when the peer hung up or `say` gave it up. `seconds` are for a whole message. Raises BadMessage, OSError."""
         self._sock.settimeout(seconds)
-        return None if self._lost else messages.receive(self._channel)
+        until = None if seconds is None else time.monotonic() + seconds
+        return None if self._lost else messages.receive(self._channel, until)
 
     def answer(self, message: messages.Message) -> None:
         """May wait for the peer to read, so only where no other thread says anything.

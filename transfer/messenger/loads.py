@@ -9,6 +9,7 @@ byte can land any more; where that takes longer than the load may, `gave_up` com
 """
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
 from pdgate.transfer.messenger.slots import Slots
 from pdgate.transfer.messenger.source import Moved, Source, Target
 from pdgate.transfer.messenger.workers import HeldElsewhere
+from pdgate.transfer.runtime.channel import Watch
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import shut
 
@@ -41,8 +43,8 @@ FAREWELL_SECONDS = 2.0
 NOT_OURS = (Why.UNKNOWN, Why.TAKEN, Why.EXPIRED, Why.WRONG_ENGINE)
 """What the key stands for is not ours to abandon: another's, or the next request's."""
 
-Locate = Callable[[Source, float], tuple[str, int]]
-"""The peer's KV service; the float is the time.monotonic() to be done by."""
+Locate = Callable[[Source, float, Watch], tuple[str, int]]
+"""The peer's KV service; the float is the time.monotonic() to be done by. Watched as in `dial`, whoever is asked for it."""
 
 Deliver = Callable[[str, Context], None]
 """Request id, and what came beside its pages; right before `loaded`, if all went well."""
@@ -269,13 +271,17 @@ class Loads:
 
     def _connect(self, source: Source, until: float, interrupt: Interrupt) -> Peer:
         reading = self._reading
+
+        def watch(sock: socket.socket) -> None:
+            interrupt.arm(lambda: shut(sock))
+
         return Peer(
-            (source.host, source.port) if source.ranks else reading.locate(source, until),
+            (source.host, source.port) if source.ranks else reading.locate(source, until, watch),
             source.engine_id,
             until,
             reading.identity,
             name=source.peer,
-            watch=lambda sock: interrupt.arm(lambda: shut(sock)),
+            watch=watch,
         )
 
     def _let_go(self, source: Source, interrupt: Interrupt) -> None:

@@ -37,6 +37,7 @@ MAX_BYTES: Final = 32 << 20
 """A prompt of a million tokens takes 5 MB."""
 
 _LENGTH = struct.Struct(">I")
+_PIECE_BYTES: Final = 1 << 18
 
 
 class Ask(msgspec.Struct, frozen=True, tag=True):
@@ -261,20 +262,68 @@ def send(channel: Channel, message: Message) -> None:
     channel.sock.sendall(frame(channel, message))
 
 
-def receive(channel: Channel) -> Message | None:
-    """None when the peer hung up between messages. Raises BadMessage, OSError."""
+def receive(channel: Channel, until: float | None = None) -> Message | None:
+    """None when the peer hung up between messages. `until`, of time.monotonic(), is for all of it, however it
+    is spread. Raises BadMessage, OSError.
+    """
     sock = channel.sock
-    head = receive_first(sock, _LENGTH.size)
+    head = receive_first(sock, _LENGTH.size, until)
     if not head:
         return None
-    (length,) = _LENGTH.unpack(head)
+    data = exactly(sock, _length(head), until)
+    return _opened(channel, head + data, exactly(sock, MAC_BYTES, until))
+
+
+class MessagePieces:
+    """Messages from a socket that is not waited for, each of which may come in pieces."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._come = bytearray()
+
+    @property
+    def begun(self) -> bool:
+        """Some of a message has come, and not all."""
+        return bool(self._come)
+
+    def take(self) -> Message | None:
+        """None if the next is not whole yet. Raises EOFError when the peer hung up between messages, BadMessage, OSError."""
+        sock = self._channel.sock
+        sock.setblocking(False)
+        while missing := self._missing():
+            try:
+                piece = sock.recv(min(missing, _PIECE_BYTES))
+            except BlockingIOError:
+                return None
+            if not piece and not self._come:
+                raise EOFError
+            if not piece:
+                raise ConnectionResetError("the peer hung up in the middle")
+            self._come += piece
+        whole, self._come = bytes(self._come), bytearray()
+        return _opened(self._channel, whole[:-MAC_BYTES], whole[-MAC_BYTES:])
+
+    def _missing(self) -> int:
+        come = len(self._come)
+        if come < _LENGTH.size:
+            return _LENGTH.size - come
+        return _LENGTH.size + _length(self._come) + MAC_BYTES - come
+
+
+def _length(head: bytes | bytearray) -> int:
+    """Of what follows it. Raises BadMessage."""
+    (length,) = _LENGTH.unpack_from(head)
     if length > MAX_BYTES:
         raise BadMessage(f"a message of {length} bytes")
-    data = exactly(sock, length)
-    channel.check(head + data, exactly(sock, MAC_BYTES))
+    return int(length)
+
+
+def _opened(channel: Channel, framed: bytes, mac: bytes) -> Message:
+    """Raises BadMessage, Unproven."""
+    channel.check(framed, mac)
     try:
         # The Union keeps mypy from seeing what the decoder returns.
-        message: Message = _decoder.decode(data)
+        message: Message = _decoder.decode(memoryview(framed)[_LENGTH.size :])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage(str(error)) from None
     return message

@@ -39,6 +39,12 @@ class Destination(ABC):
         """Copies, then counts `immediate` there once. `until` is of time.monotonic()."""
 
     @abstractmethod
+    def cancel(self) -> None:
+        """Gives up what it writes, and is yet to write: `done` comes as soon as no byte of it moves
+        any more. For a write that its backend cannot break off that is when it ends by itself.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """After the last `done`; lets go of the peer's connection."""
 
@@ -62,32 +68,48 @@ class ThreadMover(Mover):
         self._backend = backend
         self._region = region
         self._changed = threading.Condition()
-        self._alive: set[Transfer] = set()
+        self._alive: dict[Transfer, _Here] = {}
 
     def open(self, remote: Descriptor, line: int) -> Destination:
         self._backend.check_pair(self._region.place, place(remote))
+        return self.to(remote)
+
+    def to(self, remote: Descriptor) -> Destination:
+        """What is opened for a write that checks by itself whether it can be."""
         return _Here(self, remote)
 
     def write(
-        self, remote: Descriptor, ranges: Sequence[Range], until: float, immediate: int, done: Done
+        self, to: "_Here", ranges: Sequence[Range], until: float, immediate: int, done: Done
     ) -> None:
         try:
+            if to.cancelled:
+                raise TransferError("it was cancelled before it began")
             transfer = self._backend.write(
-                self._region, remote, ranges, max(0.0, until - time.monotonic()), immediate
+                self._region, to.remote, ranges, max(0.0, until - time.monotonic()), immediate
             )
         except (TransferError, ValueError) as error:
             done(error if isinstance(error, TransferError) else TransferError(str(error)))
             return
         with self._changed:
-            self._alive.add(transfer)
+            self._alive[transfer] = to
+            cancelled = to.cancelled
 
         def ended() -> None:
             done(transfer.error)
             with self._changed:
-                self._alive.discard(transfer)
+                del self._alive[transfer]
                 self._changed.notify_all()
 
         when_settled(transfer, ended)
+        if cancelled:
+            transfer.cancel()
+
+    def cancel(self, to: "_Here") -> None:
+        with self._changed:
+            to.cancelled = True
+            alive = [transfer for transfer, where in self._alive.items() if where is to]
+        for transfer in alive:
+            transfer.cancel()
 
     def close(self) -> None:
         with self._changed:
@@ -102,10 +124,14 @@ class ThreadMover(Mover):
 class _Here(Destination):
     def __init__(self, mover: ThreadMover, remote: Descriptor) -> None:
         self._mover = mover
-        self._remote = remote
+        self.remote = remote
+        self.cancelled = False
 
     def write(self, ranges: Sequence[Range], until: float, immediate: int, done: Done) -> None:
-        self._mover.write(self._remote, ranges, until, immediate, done)
+        self._mover.write(self, ranges, until, immediate, done)
+
+    def cancel(self) -> None:
+        self._mover.cancel(self)
 
     def close(self) -> None:
         return
@@ -124,6 +150,10 @@ def when_settled(transfer: Transfer, act: Callable[[], None]) -> None:
             act()
         else:
             # Rare: it failed or was too late, and a thread still sits in a system call.
-            threading.Thread(target=wait, name="pdgate-settle", daemon=True).start()
+            try:
+                threading.Thread(target=wait, name="pdgate-settle", daemon=True).start()
+            except RuntimeError:
+                # No more threads, so this one waits: unsaid, the pages would stay for ever.
+                wait()
 
     transfer.add_done_callback(ended)

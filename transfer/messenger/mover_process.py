@@ -13,11 +13,25 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import dataclass, field
 
 from pdgate.transfer import descriptors, registry
-from pdgate.transfer.base import Backend, Descriptor, Region, TransferError
+from pdgate.transfer.base import Backend, Descriptor, Region, Transfer, TransferError
 from pdgate.transfer.messenger import mover_wire as wire
 from pdgate.transfer.messenger.mover import when_settled
+
+
+@dataclass(eq=False, slots=True)
+class _Goal:
+    """
+    Attributes:
+        line: The peer's connection.
+    """
+
+    remote: Descriptor
+    line: int
+    writes: set[Transfer] = field(default_factory=set)
+    cancelled: bool = False
 
 
 class MoverOrders:
@@ -26,7 +40,7 @@ class MoverOrders:
         self._backend = backend
         self._local = local
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[Descriptor, int]] = {}
+        self._open: dict[int, _Goal] = {}
         self._begun: dict[int, bytearray] = {}
 
     def serve(self) -> None:
@@ -35,26 +49,53 @@ class MoverOrders:
             order, line = received
             match order:
                 case wire.Open(destination, descriptor):
-                    assert line is not None
-                    self._open[destination] = descriptors.from_data(descriptor), line
+                    # Without it, as we are out of descriptors, nothing may be written there: the
+                    # peer could not see that we do.
+                    if line is not None:
+                        self._open[destination] = _Goal(descriptors.from_data(descriptor), line)
                 case wire.More(number, ranges):
                     self._begun.setdefault(number, bytearray()).extend(ranges)
                 case wire.MoverWrite():
                     self._write(order)
+                case wire.MoverCancel(destination):
+                    self._cancel(destination)
                 case wire.Close(destination):
-                    _, line = self._open.pop(destination)
-                    os.close(line)
+                    if (goal := self._open.pop(destination, None)) is not None:
+                        os.close(goal.line)
+
+    def _cancel(self, destination: int) -> None:
+        goal = self._open.get(destination)
+        # It was closed meanwhile, so it has ended.
+        if goal is None:
+            return
+        goal.cancelled = True
+        with self._lock:
+            writes = list(goal.writes)
+        for transfer in writes:
+            transfer.cancel()
 
     def _write(self, order: wire.MoverWrite) -> None:
-        remote, _ = self._open[order.destination]
+        goal = self._open.get(order.destination)
         ranges = wire.unpack(self._begun.pop(order.number, bytearray()) + order.ranges)
         left = max(0.0, order.until - time.monotonic())
         try:
-            transfer = self._backend.write(self._local, remote, ranges, left, order.immediate)
+            if goal is None:
+                raise TransferError("our mover has no descriptor left for the peer's connection")
+            if goal.cancelled:
+                raise TransferError("it was cancelled before it began")
+            transfer = self._backend.write(self._local, goal.remote, ranges, left, order.immediate)
         except (TransferError, ValueError) as error:
             self._say(order.number, error)
             return
-        when_settled(transfer, lambda: self._say(order.number, transfer.error))
+        with self._lock:
+            goal.writes.add(transfer)
+
+        def ended() -> None:
+            with self._lock:
+                goal.writes.discard(transfer)
+            self._say(order.number, transfer.error)
+
+        when_settled(transfer, ended)
 
     def _say(self, number: int, error: Exception | None) -> None:
         said = wire.MoveEnded(number, "" if error is None else str(error) or repr(error))

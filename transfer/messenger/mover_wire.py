@@ -1,7 +1,7 @@
 """Messages between an engine and its mover process: msgpack, one per packet (SEQPACKET).
 
 engine says    Introduction, first of all and once
-               Open (with the peer's connection), More, Write, Close
+               Open (with the peer's connection), More, Write, Cancel, Close
 mover says     Ended, once per Write
 
 Ranges travel as packed integers, so that a long list costs the engine next to nothing.
@@ -73,6 +73,12 @@ class MoverWrite(msgspec.Struct, frozen=True, tag=True, array_like=True):
     immediate: int
 
 
+class MoverCancel(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Gives up the destination's writes, also those that are still to come."""
+
+    destination: int
+
+
 class Close(msgspec.Struct, frozen=True, tag=True, array_like=True):
     destination: int
 
@@ -84,7 +90,7 @@ class MoveEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
     error: str
 
 
-Order = Open | More | MoverWrite | Close
+Order = Open | More | MoverWrite | MoverCancel | Close
 
 encode = msgspec.msgpack.encode
 _orders = msgspec.msgpack.Decoder(Order)

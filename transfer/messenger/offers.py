@@ -24,7 +24,9 @@ from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.workers import WHOLE, KeyShare
 
+MAX_KEY_CHARACTERS = 1024
 MAX_REMEMBERED = 4096
+GIVEN_UP = "its reader gave up"
 LOOK_SECONDS = 1.0
 """How often it is asked whether a reader that waits is still there."""
 
@@ -74,10 +76,12 @@ class _OfferEntry:
     """
     Attributes:
         readers: Who reads which share, by their connections.
+        revoke: How to take from each of them what it was granted, by their connections.
         taken: Ranks of decode that have read theirs.
         pushers: Who hand it over without being asked to read; they say themselves when they
             are done.
         ending: Why no other may read it.
+        abandoned: Somebody gave it up while it was pushed: no other may push, and it goes with the last of `pushers`.
         only: Names of the processes that may have it; empty for any that knows the key.
     """
 
@@ -85,9 +89,11 @@ class _OfferEntry:
     only: Sequence[str] = ()
     offer: Offer | None = None
     readers: dict[object, KeyShare] = field(default_factory=dict)
+    revoke: dict[object, Callable[[], None]] = field(default_factory=dict)
     taken: frozenset[int] = frozenset()
     pushers: set[object] = field(default_factory=set)
     ending: str | None = None
+    abandoned: bool = False
 
 
 class Offers:
@@ -105,8 +111,10 @@ class Offers:
     def expect(self, key: str, request_id: str, only: Sequence[str] = ()) -> bool:
         """This request is going to be offered, to the processes of these names if they are said.
 
-        False if the reader has asked for it and left. Raises ValueError if the key is taken.
+        False if the reader has asked for it and left. Raises ValueError if the key is taken, or too long for any peer.
         """
+        if len(key) > MAX_KEY_CHARACTERS:
+            raise ValueError(too_long(key))
         with self._lock:
             if key in self._entries:
                 raise ValueError(f"another live request has the key {key!r}")
@@ -152,17 +160,23 @@ class Offers:
                 self._left.pop(key, None)
                 return None
             _check(key, entry, peer)
+            if entry.abandoned:
+                raise HandOverError(Why.EXPIRED, GIVEN_UP)
             if entry.readers:
                 raise HandOverError(Why.TAKEN, f"somebody else gets {key!r}")
             entry.pushers.add(pusher)
             return entry.request_id
 
-    def unclaim(self, key: str, pusher: object) -> None:
-        """Nothing of its share moves any more; others may still be at theirs, or not come."""
+    def unclaim(self, key: str, pusher: object) -> str | None:
+        """Nothing of its share moves any more; others may still be at theirs, or not come. The request
+        if none is and none will: it was abandoned meanwhile.
+        """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None:
-                entry.pushers.discard(pusher)
+            if entry is None:
+                return None
+            entry.pushers.discard(pusher)
+            return entry.request_id if entry.abandoned and not entry.pushers else None
 
     def wait(
         self,
@@ -201,6 +215,17 @@ class Offers:
                         Why.UNKNOWN, f"nothing under {key!r} within {wait_seconds:g} s"
                     )
 
+    def granted(self, key: str, offer_id: str, reader: object, revoke: Callable[[], None]) -> bool:
+        """What `wait` gave to `reader` can be reached by its peer from now on, until `revoke`, for which
+        `forget` does not wait to be asked. False if it was forgotten meanwhile.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.offer is None or entry.offer.id != offer_id:
+                return False
+            entry.revoke[reader] = revoke
+            return True
+
     def release(self, key: str, offer_id: str, reader: object) -> ReleasedOffer:
         """This reader has its share."""
         with self._lock:
@@ -208,6 +233,7 @@ class Offers:
             if entry is None or entry.offer is None or entry.offer.id != offer_id:
                 return ReleasedOffer()
             share = entry.readers.pop(reader, None)
+            entry.revoke.pop(reader, None)
             if share is None:
                 return ReleasedOffer()
             entry.taken |= share.ranks
@@ -223,8 +249,8 @@ class Offers:
     def abandon(
         self, key: str, peer: str = "", pusher: object | None = None
     ) -> tuple[str, bool] | None:
-        """The request that will not be read, and whether it was offered already.
-        `pusher`: who had claimed it, and writes nothing of it.
+        """The request that will not be read, and whether it was offered already. What is being read or
+        pushed goes when that is over. `pusher`: who had claimed it, and writes nothing of it.
         """
         with self._lock:
             entry = self._entries.get(key)
@@ -235,12 +261,15 @@ class Offers:
                 return None
             if entry.only and peer not in entry.only:
                 return None
-            if entry.readers or entry.pushers - {pusher}:
-                if entry.readers:
-                    self._lingers(entry, entry.ending or "its reader gave up")
+            if entry.readers:
+                self._lingers(entry, entry.ending or GIVEN_UP)
+                return None
+            if entry.pushers - {pusher}:
+                entry.abandoned = True
+                entry.pushers.discard(pusher)
                 return None
             self._remove(key)
-            self._remember(key, "its reader gave up")
+            self._remember(key, GIVEN_UP)
             return entry.request_id, entry.offer is not None
 
     def left(self, reader: object) -> list[str]:
@@ -248,6 +277,7 @@ class Offers:
         free = []
         with self._lock:
             for key, entry in list(self._entries.items()):
+                entry.revoke.pop(reader, None)
                 if entry.readers.pop(reader, None) is None:
                     continue
                 if (why := entry.ending) is not None and not entry.readers:
@@ -272,12 +302,21 @@ class Offers:
             return Dropped(offered=entry.offer is not None)
 
     def forget(self, request_id: str) -> None:
-        """It was handed over, or may not be read now: for a reader at it, it will not be held."""
+        """It was handed over, or may not be read now: for a reader at it, it will not be held.
+
+        Returns when none can reach the pages any more, where the backend can know.
+        """
+        revoke: list[Callable[[], None]] = []
         with self._lock:
             key = self._keys.get(request_id)
             if key is not None:
-                self._lingers(self._entries[key], None)
+                entry = self._entries[key]
+                revoke += entry.revoke.values()
+                self._lingers(entry, None)
                 self._remove(key)
+        # Without the lock: what is under way may take its time to break off.
+        for one in revoke:
+            one()
 
     def close(self) -> None:
         """Waiting readers are refused."""
@@ -330,6 +369,10 @@ class Offers:
                 self._waiting[key] = left
             else:
                 self._waiting.pop(key, None)
+
+
+def too_long(key: str) -> str:
+    return f"a key of {len(key)} characters, {MAX_KEY_CHARACTERS} at most"
 
 
 def _check(key: str, entry: _OfferEntry, peer: str) -> None:

@@ -2,22 +2,23 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from pdgate.transfer.base import Backend, Descriptor, Range, TransferError
 from pdgate.transfer.messenger import context
 from pdgate.transfer.messenger.context import Context
-from pdgate.transfer.messenger.mover import Done, ThreadMover
+from pdgate.transfer.messenger.mover import Destination, Done, ThreadMover
 from pdgate.transfer.messenger.slots import Slots
 
 SLOTS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Letter:
     said: bytes
-    remote: Descriptor
+    way: Destination
     offset: int
     until: float
     immediate: int
@@ -53,13 +54,17 @@ class ContextOutbox:
         until: float,
         immediate: int,
         done: Done,
-    ) -> None:
-        """Into the peer's slot at `offset`, counted once. `until` and `done` as in a mover's."""
+    ) -> Callable[[], None]:
+        """Into the peer's slot at `offset`, counted once. `until` and `done` as in a mover's.
+
+        What it returns gives it up, as a destination's `cancel` does.
+        """
+        way = self._mover.to(remote)
         size = len(said.data)
         if size > self.max_bytes:
             done(TransferError(f"a context of {size} bytes, {self.max_bytes} declared"))
-            return
-        letter = _Letter(context.pack(said), remote, offset, until, immediate, done)
+            return way.cancel
+        letter = _Letter(context.pack(said), way, offset, until, immediate, done)
         with self._lock:
             closed = self._closed
             if not closed:
@@ -68,6 +73,7 @@ class ContextOutbox:
             done(TransferError("the outbox is closed"))
         else:
             self._send_on()
+        return partial(self._cancel, letter)
 
     def close(self) -> None:
         """No byte moves afterwards, and every wait has ended."""
@@ -78,6 +84,15 @@ class ContextOutbox:
             letter.done(TransferError("the outbox is closed"))
         self._mover.close()
         self._slots.close()
+
+    def _cancel(self, letter: _Letter) -> None:
+        letter.way.cancel()
+        with self._lock:
+            waits = letter in self._queue
+            if waits:
+                self._queue.remove(letter)
+        if waits:
+            letter.done(TransferError("the context was cancelled"))
 
     def _send_on(self) -> None:
         """As many as there are slots for."""
@@ -94,8 +109,7 @@ class ContextOutbox:
                     return
                 letter = self._queue.popleft()
             self._slots.view(ours)[: len(letter.said)] = letter.said
-            self._mover.write(
-                letter.remote,
+            letter.way.write(
                 [Range(ours, letter.offset, len(letter.said))],
                 letter.until,
                 letter.immediate,

@@ -126,10 +126,11 @@ class Peer:
         raise self._unexpected(answer)
 
     def _talk(self, said: messages.Message, seconds: float) -> messages.Message:
+        until = time.monotonic() + seconds
         try:
             self._sock.settimeout(seconds)
             messages.send(self.channel, said)
-            answer = messages.receive(self.channel)
+            answer = messages.receive(self.channel, until)
         except (OSError, messages.BadMessage) as error:
             raise HandOverError(Why.BROKEN, f"{self._where}: {error}") from None
         if answer is None:

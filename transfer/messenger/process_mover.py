@@ -65,6 +65,9 @@ class _There(Destination):
         packed = ranges.packed() if isinstance(ranges, Ranges) else wire.pack(ranges)
         self._process.write(self._number, packed, until, immediate, done)
 
+    def cancel(self) -> None:
+        self._process.post(wire.MoverCancel(self._number))
+
     def close(self) -> None:
         self._process.post(wire.Close(self._number))
 
@@ -150,7 +153,7 @@ class _Process:
             os.eventfd_write(self._wake, 1)
 
     def _send(self, data: bytes, fd: int | None) -> bool:
-        """False if there is no room."""
+        """False if there is no room, and then `fd` is still ours. Raises OSError."""
         try:
             if fd is None:
                 self._sock.send(data)
@@ -161,6 +164,10 @@ class _Process:
         except (BrokenPipeError, ConnectionResetError):
             # It is dying; `_run` sees its end and fails what waits.
             pass
+        except OSError:
+            if fd is not None:
+                os.close(fd)
+            raise
         if fd is not None:
             os.close(fd)
         return True
@@ -171,8 +178,7 @@ class _Process:
         try:
             while True:
                 with self._lock:
-                    while self._backlog and self._send(*self._backlog[0]):
-                        self._backlog.popleft()
+                    self._catch_up()
                     room = select.POLLOUT if self._backlog else 0
                 watch.register(self._sock, select.POLLIN | room)
                 for found, _ in watch.poll():
@@ -182,6 +188,14 @@ class _Process:
                         return
         finally:
             self._end()
+
+    def _catch_up(self) -> None:
+        """Raises OSError."""
+        while self._backlog:
+            packet = self._backlog.popleft()
+            if not self._send(*packet):
+                self._backlog.appendleft(packet)
+                return
 
     def _hear(self) -> bool:
         """False when the process is gone."""

@@ -23,11 +23,11 @@ class PushRequest:
 
     Attributes:
         tokens: Computed so far, by layer.
-        kept: All is computed, and the core waits for `release`.
+        kept: All is computed, and the core waits for `release`: once more, if it was computed anew while others linger.
         pending: It is kept, and how many of its tokens are there is not said yet: the device has not come so far.
         lost: Why the device will never come so far.
         dropped: The core wants its pages back.
-        lingering: It waits for `release` all the same.
+        lingering: Pages that were read from then, for which it waits for `release` all the same; None if it does not.
         done: It was handed over before it was kept.
         taken: Ranks of decode that have theirs.
         error: What a push of it ended with; the others end with it.
@@ -42,7 +42,7 @@ class PushRequest:
     pending: bool = False
     lost: HandOverError | None = None
     dropped: bool = False
-    lingering: bool = False
+    lingering: int | None = None
     done: bool = False
     taken: frozenset[int] = frozenset()
     error: HandOverError | None = None
@@ -75,6 +75,8 @@ class OutgoingPush:
         self._lock = lock
         self._ended = ended
         self._way: Sharded | None = None
+        self._cancelled = False
+        self._cancel_context: Callable[[], None] | None = None
 
     @property
     def began(self) -> bool:
@@ -106,7 +108,24 @@ class OutgoingPush:
         """Like `write`."""
         slot, asked = self.asked.slot, self.asked
         assert slot is not None
-        outbox.send(context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed)
+        cancel = outbox.send(
+            context, slot.remote, slot.offset, asked.until, asked.immediate, self._landed
+        )
+        with self._lock:
+            self._cancel_context = cancel
+            cancelled = self._cancelled
+        if cancelled:
+            cancel()
+
+    def cancel(self) -> None:
+        """Gives up what is being written, when it was stopped. Without the lock."""
+        with self._lock:
+            self._cancelled = True
+            way, cancel_context = self._way, self._cancel_context
+        if way is not None:
+            way.cancel()
+        if cancel_context is not None:
+            cancel_context()
 
     def close(self) -> None:
         """When it is over."""

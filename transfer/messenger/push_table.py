@@ -3,6 +3,7 @@
     engine      expect -> computed, layer by layer -> kept         on the core's thread
     D           ask, sooner or later ------------> leave           on its connection's thread
     mover       a tile has ended                                   on a thread of its own
+    clock       what was dropped has had time to land              on a thread of the table's
     device      what was computed has happened (later.py)          on a thread of the table's
 
 A request is handed over by one push, or by one for each worker of D, which then takes the share
@@ -19,7 +20,7 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 
-from pdgate.transfer.base import TransferError
+from pdgate.transfer.base import Transfer, TransferError
 from pdgate.transfer.device.base import DeviceEvent
 from pdgate.transfer.messenger import messages, shards
 from pdgate.transfer.messenger.asked import Asked
@@ -30,12 +31,17 @@ from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.later import Later
 from pdgate.transfer.messenger.line import MessengerLine
 from pdgate.transfer.messenger.mover import Mover
-from pdgate.transfer.messenger.offers import Offers
+from pdgate.transfer.messenger.offers import GIVEN_UP, Offers
 from pdgate.transfer.messenger.outbox import ContextOutbox
 from pdgate.transfer.messenger.push import OutgoingPush, PushRequest
 from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
+from pdgate.transfer.runtime.running import RunningTransfer, TransferDeadlines
 
 CLOSE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+"""For what is in flight when nothing more is to be written: its last bytes may be all that D misses. As long as
+a silent D has.
+"""
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,7 @@ class PushTable:
         self._requests: dict[str, PushRequest] = {}
         self._pushes: dict[str, list[OutgoingPush]] = {}
         self._later = Later("pdgate-computed")
+        self._grace = TransferDeadlines()
         self._closed = False
 
     @property
@@ -155,7 +162,7 @@ class PushTable:
             request.kept = True
             request.context = Context(first_token, context)
             request.block_ids = block_ids
-            # Also where it has happened: until its tokens are said, below, whoever looks has nothing to compare.
+            # Also where it has happened: until its tokens are said, below, a look has nothing to compare.
             request.pending = True
             pushes = self._pushes_of(request)
         if after is None:
@@ -172,7 +179,10 @@ class PushTable:
         return Kept.PUSHING if pushes else Kept.WAITS
 
     def drop(self, request_id: str, why: str) -> bool:
-        """Its pages shall go. True if they are still read from: the core hears when not."""
+        """Its pages shall go. True if they are still read from: the core hears when not.
+
+        What is in flight may land for GRACE_SECONDS: the engine does not need the pages yet, or `break_off` comes.
+        """
         with self._lock:
             request = self._requests.get(request_id)
             if request is None:
@@ -184,12 +194,30 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.EXPIRED, why))
             request.dropped = True
-            request.lingering = lingering = not all(push.sending.over for push in pushes)
-            if lingering:
-                self._counters.add(lingering=len(request.block_ids))
+            # What was computed anew and kept lingers with the rest.
+            request.kept = False
+            # Again, of one that is computed anew: what lingers are the pages that it had first.
+            begins = request.lingering is None and not all(push.sending.over for push in pushes)
+            if begins:
+                request.lingering = len(request.block_ids)
+                self._counters.add(lingering=request.lingering)
+            lingers = request.lingering is not None
+        if begins:
+            self._give_time(request_id, pushes)
         for push in pushes:
             self._look(push)
-        return lingering
+        return lingers
+
+    def break_off(self, request_id: str) -> None:
+        """The pages of what was dropped are needed now: the engine must not wait for a peer that does not read.
+
+        They are free at once where a write can be broken off.
+        """
+        with self._lock:
+            request = self._requests.get(request_id)
+            pushes = [] if request is None else self._joined(request)
+        for push in pushes:
+            push.cancel()
 
     def forget(self, request_id: str) -> bool:
         """It was read, or will not be. Whether the engine keeps its pages by what `kept` has told it."""
@@ -202,6 +230,10 @@ class PushTable:
         with self._lock:
             push.sending.stop(error)
         self._look(push)
+        # Who gives up waits for its own blocks. Of one that has hung up the last write may have landed, or its
+        # answer be on its way.
+        if error.why in (Why.SILENT, Why.CANCELLED) or not push.over.wait(GRACE_SECONDS):
+            push.cancel()
         push.over.wait()
 
     def close(self) -> None:
@@ -211,6 +243,7 @@ class PushTable:
             for push in pushes:
                 push.sending.stop(HandOverError(Why.CLOSING, "the prefill engine is shutting down"))
         self._later.close()
+        self._grace.close()
         # What it still writes ends with it, so that the pushes below are over.
         for mover in self._movers:
             mover.close()
@@ -220,6 +253,19 @@ class PushTable:
             self._look(push)
             if not push.over.wait(CLOSE_SECONDS):
                 log.error("the push of %s does not end", push.asked.key)
+
+    def _give_time(self, request_id: str, pushes: Sequence[OutgoingPush]) -> None:
+        def late(_: Transfer | None = None) -> None:
+            for push in pushes:
+                push.cancel()
+
+        rest = RunningTransfer(f"what is in flight of {request_id}", moves_bytes=False)
+        rest.add_done_callback(late)
+        try:
+            self._grace.add(rest, GRACE_SECONDS)
+        except RuntimeError:
+            # There was no room for a thread, and without it they may stay for as long as D has asked.
+            late()
 
     def _computed(
         self, request: PushRequest, layer: int, block_ids: Sequence[int], tokens: int
@@ -255,27 +301,37 @@ class PushTable:
     def _meet(self, push: OutgoingPush) -> None:
         """Joins both sides, if both are there. Raises HandOverError: then it was refused."""
         with self._lock:
+            if push.request is not None:
+                # The other side was here first: what it claimed may be given up, or over, by now.
+                return
             try:
                 # With the lock: what is dropped between this and the next line would never be expected, and D
                 # wait for its lease. Offers lock nothing of ours.
                 request_id = self._offers.claim(push.asked.key, push, push.line.peer)
                 if request_id is None and not push.asked.wait:
                     raise HandOverError(Why.UNKNOWN, f"nothing under {push.asked.key!r}")
-            except HandOverError:
+            except HandOverError as error:
+                refused: HandOverError | None = error
+            else:
+                found = self._requests.get(request_id or "")
+                if found is None or push.sending.error is not None:
+                    return
+                request = found
+                refused = request.error
+                if push.asked.share.ranks & request.taken:
+                    taken = HandOverError(Why.TAKEN, f"{push.asked.key!r} was handed over already")
+                    refused = refused or taken
+            if refused is None:
+                push.request = request
+                push.met_at = time.monotonic()
+            else:
                 self._remove(push)
                 push.over.set()
-                raise
-            request = self._requests.get(request_id or "")
-            if request is None or push.request is not None or push.sending.error is not None:
-                return
-            if request.error is not None or push.asked.share.ranks & request.taken:
-                self._remove(push)
-                push.over.set()
-                raise request.error or HandOverError(
-                    Why.TAKEN, f"{push.asked.key!r} was handed over already"
-                )
-            push.request = request
-            push.met_at = time.monotonic()
+        if refused is not None:
+            # Also where the claim was refused: there may be one from before the request was known.
+            if (given_up := self._offers.unclaim(push.asked.key, push)) is not None:
+                self._abandoned(given_up)
+            raise refused
         try:
             movers = dict(zip(self._ranks, self._movers, strict=True))
             way = push.way(movers, self._shape)
@@ -319,6 +375,7 @@ class PushTable:
         """Ends the push once, if nothing of it moves any more, and with the last its request."""
         others: list[OutgoingPush] = []
         last = False
+        abandoned: str | None = None
         with self._lock:
             if not push.sending.over or push not in self._pushes.get(push.asked.key, ()):
                 return
@@ -329,8 +386,8 @@ class PushTable:
                 last = self._ended(request, push, others)
         push.close()
         if request is not None:
-            self._offers.unclaim(push.asked.key, push)
-            self._count(push, error, last=last)
+            abandoned = self._offers.unclaim(push.asked.key, push)
+            self._count(push, error, whole=last and request.taken >= push.asked.share.of)
         else:
             self._unmet(push)
         if error is not None:
@@ -339,6 +396,8 @@ class PushTable:
         push.over.set()
         if request is not None and last:
             self._let_go(request, request.error)
+        elif abandoned is not None:
+            self._abandoned(abandoned)
         if error is not None:
             for other in others:
                 self._look(other)
@@ -354,7 +413,10 @@ class PushTable:
             request.error = request.error or error
             for other in others:
                 other.sending.stop(error)
-        if others or not (request.error is not None or request.taken >= share.of):
+        if others:
+            return False
+        # No other may have a share of what was dropped.
+        if request.error is None and not request.dropped and not request.taken >= share.of:
             return False
         request.done = request.error is None and not (request.kept or request.dropped)
         if not request.done:
@@ -368,27 +430,39 @@ class PushTable:
             request_id, _ = found
             self._core.abort(request_id)
 
-    def _count(self, push: OutgoingPush, error: HandOverError | None, *, last: bool) -> None:
+    def _abandoned(self, request_id: str) -> None:
+        """Its last push is over, and a share of it will never be asked for."""
+        with self._lock:
+            request = self._requests.get(request_id)
+            if request is None or request.done:
+                return
+            del self._requests[request.id]
+            request.error = request.error or HandOverError(Why.CANCELLED, GIVEN_UP)
+        self._let_go(request, request.error)
+
+    def _count(self, push: OutgoingPush, error: HandOverError | None, *, whole: bool) -> None:
         asked, shape = push.asked, self._shape
         tokens = range(asked.tiles.chunks[0].start, asked.tiles.tokens)
         self._counters.add(seconds_sending=time.monotonic() - push.met_at)
         if error is None:
             moving = shards.pairs(shape, asked.shape, asked.key, asked.between)
             moved = shards.moved_bytes(shape, asked.shape, tokens, moving)
-            self._counters.add(sent=int(last), bytes_sent=moved)
+            self._counters.add(sent=int(whole), bytes_sent=moved)
         else:
             self._counters.add(sends_failed=1)
 
     def _let_go(self, request: PushRequest, error: HandOverError | None) -> None:
         offered = False
-        if request.lingering:
-            self._counters.add(lingering=-len(request.block_ids))
         if error is None:
             self._offers.forget(request.id)
         else:
-            # It may have been kept since the push was over, and then it was offered: to nobody now.
+            # It may have been kept since the push was over, and then it was offered: to no peer now.
             offered = self._offers.drop(request.id, error.message).offered
-        if offered or request.lingering or (request.kept and not request.dropped):
+        if (lingered := request.lingering) is not None:
+            self._counters.add(lingering=-lingered)
+            self._core.release(request.id)
+        # What was computed anew is held beside what lingered, which the core takes first.
+        if offered or request.kept:
             self._core.release(request.id)
         elif error is not None and not request.dropped:
             # What it computes is not going to be needed.

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from math import inf
 
 from pdgate.transfer.base import State, Transfer, TransferError
 from pdgate.transfer.messenger import messages
@@ -17,7 +18,7 @@ from pdgate.transfer.runtime.channel import Channel
 from pdgate.transfer.runtime.handshake import Unproven
 
 MESSAGE_SECONDS = 5.0
-"""For what has begun to come."""
+"""For the whole of a message that has begun to come. Meanwhile a cancellation, the count and the clock are heard."""
 
 
 class Waiting:
@@ -40,6 +41,8 @@ class Waiting:
     ) -> None:
         self._channel = channel
         self._sock = channel.sock
+        self._pieces = messages.MessagePieces(channel)
+        self._whole_by = inf
         self._machine = machine
         self._adrift = adrift
         self._closing = closing
@@ -96,8 +99,8 @@ class Waiting:
                     self._adrift(machine.error)
                 if self._closing():
                     return
-            left = machine.wake_at - time.monotonic()
-            timeout = None if left == float("inf") else max(0, int(left * 1000) + 1)
+            left = min(machine.wake_at, self._whole_by) - time.monotonic()
+            timeout = None if left == inf else max(0, int(left * 1000) + 1)
             ready = {found for found, _ in watch.poll(timeout)}
             if wake in ready:
                 os.eventfd_read(wake)
@@ -105,6 +108,8 @@ class Waiting:
             self._look()
             if self._sock.fileno() in ready and not machine.over:
                 self._hear()
+            if time.monotonic() >= self._whole_by and not machine.over:
+                self._stop_listening(HandOverError(Why.BROKEN, "half a message"))
             self._say(machine.tick(time.monotonic()))
 
     def _look(self) -> None:
@@ -121,21 +126,25 @@ class Waiting:
     def _hear(self) -> None:
         machine = self._machine
         try:
-            self._sock.settimeout(MESSAGE_SECONDS)
-            said = self._anything() if self._deaf else messages.receive(self._channel)
+            said = self._anything() if self._deaf else self._pieces.take()
         except (messages.BadMessage, Unproven) as error:
             self._stop_listening(HandOverError(Why.BROKEN, str(error)))
             return
-        except TimeoutError:
-            self._stop_listening(HandOverError(Why.BROKEN, "half a message"))
+        except EOFError:
+            machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
+            return
+        except BlockingIOError:
             return
         except OSError as error:
             machine.gone(HandOverError(Why.BROKEN, f"the prefill engine is gone: {error}"))
             return
+        if said is None:
+            if self._whole_by == inf and self._pieces.begun:
+                self._whole_by = time.monotonic() + MESSAGE_SECONDS
+            return
+        self._whole_by = inf
         machine.heard(time.monotonic())
         match said:
-            case None:
-                machine.gone(HandOverError(Why.BROKEN, "the prefill engine is gone"))
             case messages.Writing(shape, context):
                 self._meet(shape, context=context)
             case messages.RefusedMessage() | messages.Failed():
@@ -151,8 +160,12 @@ class Waiting:
                     HandOverError(Why.BROKEN, f"the peer said {type(said).__name__}")
                 )
 
-    def _anything(self) -> messages.Message | None:
-        return messages.Pong() if self._sock.recv(1 << 16) else None
+    def _anything(self) -> messages.Message:
+        """Raises EOFError, OSError."""
+        self._sock.setblocking(False)
+        if not self._sock.recv(1 << 16):
+            raise EOFError
+        return messages.Pong()
 
     def _meet(self, shape: PageShape, *, context: bool) -> None:
         if self._expected is not None:
@@ -170,6 +183,7 @@ class Waiting:
     def _stop_listening(self, error: HandOverError) -> None:
         """Its words cannot be believed, but the end of the connection can."""
         self._deaf = True
+        self._whole_by = inf
         self._machine.give_up(time.monotonic(), error)
         try:
             self._sock.shutdown(socket.SHUT_WR)

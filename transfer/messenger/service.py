@@ -14,7 +14,7 @@ from pdgate.transfer.messenger.core import MessengerCore
 from pdgate.transfer.messenger.counters import MessengerCounters, Readings
 from pdgate.transfer.messenger.errors import HandOverError, Why
 from pdgate.transfer.messenger.line import MessengerLine
-from pdgate.transfer.messenger.offers import Offer, Offers
+from pdgate.transfer.messenger.offers import MAX_KEY_CHARACTERS, Offer, Offers, too_long
 from pdgate.transfer.messenger.push import OutgoingPush
 from pdgate.transfer.messenger.push_table import PushTable
 from pdgate.transfer.messenger.shape import ALL, PageShape, Ranks
@@ -26,6 +26,8 @@ from pdgate.transfer.runtime.handshake import VERSION, Unproven
 from pdgate.transfer.runtime.listener import Listener
 
 MAX_WAIT_SECONDS = 3600.0
+MAX_READERS = 1024
+MAX_NAME_CHARACTERS = 64
 READ_MARGIN_SECONDS = 5.0
 """How much longer than a reader said its pages stay: it must have given up before."""
 SILENCE_SECONDS = 10.0
@@ -120,15 +122,17 @@ class _Conversation:
         self._submit = submit
         self._push: OutgoingPush | None = None
         self._silence: float | None = None
+        self._ends: dict[str, float] = {}
+        """When the time is over to read an offer, on time.monotonic()."""
         self._readings = Readings(offering.counters)
         self._grants: dict[str, list[Grant]] = {}
-        """Of regions, by the offer that they are for."""
+        """Of regions, by the offer that they are for. Who forgets the offer takes them, on another thread."""
 
     def run(self) -> None:
         """Returns when nothing that was asked for here moves any more. Raises OSError."""
         gone = HandOverError(Why.BROKEN, "the decode engine hung up")
         try:
-            while (message := self._line.receive(self._silence)) is not None:
+            while (message := self._line.receive(self._patience())) is not None:
                 answer = self._answer(message)
                 if answer is not None:
                     self._send(answer)
@@ -149,6 +153,14 @@ class _Conversation:
             if self._push is not None:
                 self._offering.pushes.leave(self._push, gone)
 
+    def _patience(self) -> float | None:
+        """For the next word, whatever it is: talking keeps no pages."""
+        return None if self._silence is None else max(0.0, min(self._silence, self._left()))
+
+    def _left(self) -> float:
+        """Seconds to the next end of a reading."""
+        return min(self._ends.values(), default=math.inf) - time.monotonic()
+
     def _send(self, answer: messages.Message) -> None:
         """An offer may be large, so it may take its time; a push's answers come in between
         the model's layers.
@@ -161,6 +173,18 @@ class _Conversation:
     def _answer(self, message: messages.Message) -> messages.Message | None:
         try:
             match message:
+                # Keys are remembered for longer than a connection lasts.
+                case (
+                    messages.Ask(key=key)
+                    | messages.Abandon(key=key)
+                    | messages.Prefill(key=key)
+                    | messages.Push(key=key)
+                ) if len(key) > MAX_KEY_CHARACTERS:
+                    raise HandOverError(Why.UNSUPPORTED, too_long(key))
+                case messages.Prefill(readers=readers) if len(readers) > MAX_READERS or any(
+                    len(name) > MAX_NAME_CHARACTERS for name in readers
+                ):
+                    raise HandOverError(Why.UNSUPPORTED, "more or longer names than engines have")
                 case messages.Ask():
                     return self._offer(message)
                 case messages.Release():
@@ -199,23 +223,29 @@ class _Conversation:
             return self._elsewhere()
         if not (math.isfinite(ask.wait_seconds) and math.isfinite(ask.read_seconds)):
             raise messages.BadMessage("a wait without end")
+        if self._push is not None:
+            raise messages.BadMessage("a reading beside a push")
         peer = self._line.peer
+        # What is read already waits for none.
+        wait_seconds = _within(min(ask.wait_seconds, self._left()))
         try:
             offer = self._offering.offers.wait(
-                ask.key, _within(ask.wait_seconds), self, peer, self._line.gone, share
+                ask.key, wait_seconds, self, peer, self._line.gone, share
             )
         except HandOverError as error:
             # It comes no more, so whatever arrives under the key is for no peer.
             if error.why in (Why.BROKEN, Why.UNKNOWN) and ask.wait_seconds > 0:
                 self._abandon(ask.key)
             raise
-        self._await(offer, _within(ask.read_seconds))
         self._silence = _within(ask.read_seconds) + READ_MARGIN_SECONDS
+        # Who asks again for what it reads has no more time.
+        self._ends.setdefault(offer.id, time.monotonic() + self._silence)
+        self._await(offer, min(_within(ask.read_seconds), self._left()))
         held_tokens = ours.blocks_for(offer.tokens) * ours.block_tokens
         self._readings.began(offer.id, ask.shape.bytes_of(held_tokens))
         return messages.Offered(
             offer.id,
-            [descriptors.as_data(one.descriptor) for one in self._granted(offer)],
+            [descriptors.as_data(one.descriptor) for one in self._granted(ask.key, offer)],
             ours,
             list(offer.block_ids),
             offer.tokens,
@@ -241,17 +271,22 @@ class _Conversation:
             raise HandOverError(Why.CLOSING, "the prefill engine is still starting")
         return messages.Elsewhere(offering.engine_id, offering.shape, tuple(self._workers))
 
-    def _granted(self, offer: Offer) -> list[Grant]:
-        """Who asked may read these pages, here and nowhere else, until the offer is released."""
+    def _granted(self, key: str, offer: Offer) -> list[Grant]:
+        """Who asked may read these pages, here and nowhere else, until the offer is released or
+        forgotten. Raises HandOverError.
+        """
         ours, found = self._offering.shape, self._grants.get(offer.id)
         if found is None:
-            assert self._silence is not None, "set with the offer"
-            pages = ours.part(offer.block_ids)
+            pages, seconds = ours.part(offer.block_ids), self._ends[offer.id] - time.monotonic()
             found = [
-                region.grant(self._line.peer, Op.READ, pages, self._silence)
+                region.grant(self._line.peer, Op.READ, pages, seconds)
                 for region in self._offering.regions
             ]
             self._grants[offer.id] = found
+            offers = self._offering.offers
+            if not offers.granted(key, offer.id, self, lambda: self._revoke(offer.id)):
+                self._revoke(offer.id)
+                raise HandOverError(Why.EXPIRED, "its pages may not be read any more")
         return found
 
     def _revoke(self, offer_id: str) -> None:
@@ -262,6 +297,8 @@ class _Conversation:
         self._meant(push.engine_id)
         if self._push is not None:
             raise messages.BadMessage("a second push on one connection")
+        if self._ends:
+            raise messages.BadMessage("a push beside a reading")
         offering = self._offering
         backend, pushes = offering.regions[0].descriptor.backend, offering.pushes
         wanted = asked.check(push, offering.shape, backend, pushes.context_bytes, offering.ranks)
@@ -273,6 +310,7 @@ class _Conversation:
 
     def _release(self, said: messages.Release) -> bool:
         self._revoke(said.offer_id)
+        self._ends.pop(said.offer_id, None)
         done = self._offering.offers.release(said.key, said.offer_id, self)
         self._readings.ended(
             said.offer_id, held=done.held, bytes_read=said.bytes_read, last=done.free is not None

@@ -57,9 +57,18 @@ class Sharded:
             for way, pair, chunk in zip(self._ways, self._pairs, chunks, strict=True)
             if (shared := common(layers, pair.link.layers))
         ]
+        if not parts:
+            # Layers between those of ranks that are not neighbours.
+            done(None)
+            return
         ended = _last(len(parts), done)
         for way, ranges in parts:
             way.write(ranges, asked.until, asked.immediate, ended)
+
+    def cancel(self) -> None:
+        """Gives up what it writes, as `Destination.cancel` does."""
+        for way in self._ways:
+            way.cancel()
 
     def close(self) -> None:
         """After the last `done`."""

@@ -16,8 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Self
 
-from pdgate.transfer.plan import count
-from pdgate.transfer.plan.count import Rhythm
+from pdgate.transfer.plan.count import Chunks, Rhythm
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +34,13 @@ class Tiles:
     """
 
     lanes: tuple[range, ...]
-    chunks: tuple[range, ...]
+    chunks: Chunks
 
     @classmethod
     def of(cls, layers: range, tokens: range, rhythm: Rhythm) -> Self:
         alone = tuple(range(layer, layer + 1) for layer in layers)
         lanes = alone if rhythm.by_layer else (layers,)
-        return cls(lanes, tuple(count.chunks(tokens, rhythm.chunk_tokens)))
+        return cls(lanes, Chunks(tokens, rhythm.chunk_tokens))
 
     @property
     def layers(self) -> range:

@@ -149,6 +149,9 @@ class Agent(Library):
             look_seconds = min(2 * look_seconds, LONGEST_LOOK_SECONDS)
         return True
 
+    def left(self, card: bytes) -> None:
+        self._forget(card)
+
     def close(self) -> None:
         """Its destructor disconnects, and joins the progress thread."""
         with self._lock:

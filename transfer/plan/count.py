@@ -12,7 +12,9 @@ shares heads and layers with it, when the last token of a chunk is computed; per
 all layers that the two share.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 from pdgate.transfer.plan.layout import KvLayout
 from pdgate.transfer.plan.links import common
@@ -39,20 +41,30 @@ def fitting(source: KvLayout, destination: KvLayout, wanted: Rhythm) -> Rhythm:
     return replace(wanted, chunk_tokens=-(-wanted.chunk_tokens // larger) * larger)
 
 
-def chunks(tokens: range, chunk_tokens: int) -> list[range]:
-    """`tokens` cut at the multiples of `chunk_tokens`."""
-    if not tokens:
-        return []
-    if not chunk_tokens:
-        return [tokens]
-    first = tokens.start // chunk_tokens * chunk_tokens
-    return [
-        common(tokens, range(start, start + chunk_tokens))
-        for start in range(first, tokens.stop, chunk_tokens)
-    ]
+class Chunks(Sequence[range]):
+    """`tokens` cut at the multiples of `chunk_tokens`. None of them is kept: a peer says how many there are."""
+
+    def __init__(self, tokens: range, chunk_tokens: int) -> None:
+        self._tokens = tokens
+        self._length = chunk_tokens or max(1, len(tokens))
+        first = tokens.start // chunk_tokens * chunk_tokens if chunk_tokens else tokens.start
+        self._starts = range(first, tokens.stop, self._length) if tokens else range(0)
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, at: int) -> range: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[range]: ...
+    def __getitem__(self, at: int | slice) -> range | Sequence[range]:
+        if isinstance(at, slice):
+            return [self[one] for one in range(len(self))[at]]
+        start = self._starts[at]
+        return common(self._tokens, range(start, start + self._length))
 
 
 def writes(layers: range, tokens: range, rhythm: Rhythm) -> int:
     """How many a source rank makes for a destination rank that shares these layers with it."""
     per_chunk = len(layers) if rhythm.by_layer else min(1, len(layers))
-    return per_chunk * len(chunks(tokens, rhythm.chunk_tokens))
+    return per_chunk * len(Chunks(tokens, rhythm.chunk_tokens))

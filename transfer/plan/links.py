@@ -63,16 +63,6 @@ def links_to(
             yield Link(Rank(source_dp, stage, tp), to, heads, layers)
 
 
-def links_from(
-    source: KvLayout, at: Rank, destination: KvLayout, destination_dp: int, choose: Choose
-) -> Iterator[Link]:
-    """All that one source rank sends."""
-    for to in destination.ranks(destination_dp):
-        for link in links_to(source, at.dp, destination, to, choose):
-            if link.source == at:
-                yield link
-
-
 def parts_of(layout: KvLayout, heads: range) -> range:
     """The shares that hold these heads (consecutive, at least one)."""
     return range(heads[0] // layout.rank_heads, heads[-1] // layout.rank_heads + 1)

@@ -1,8 +1,7 @@
 """Two engines that hand KV over: known to each other once, so that a call names blocks only.
 
     meeting = Meeting(prefill, decode)          at the hand-shake; refuses what cannot be
-    for pair in meeting.to(rank, choose):       what one destination rank reads
-    for pair in meeting.out_of(rank, choose):   what one source rank writes
+    for pair in meeting.to(rank, choose):       what one destination rank gets
 
 A peer that restarted is a new peer, with new regions: it takes a new Meeting.
 """
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from pdgate.transfer.plan.agree import agree
 from pdgate.transfer.plan.layout import KvLayout, Rank
-from pdgate.transfer.plan.links import Choose, Link, links_from, links_to
+from pdgate.transfer.plan.links import Choose, Link, links_to
 from pdgate.transfer.plan.memory import RankMemory, check
 from pdgate.transfer.plan.pair import Pair
 
@@ -53,12 +52,6 @@ class Meeting:
         """Between one destination rank and its sources."""
         source, destination = self.source, self.destination
         for link in links_to(source.layout, source.dp, destination.layout, rank, choose):
-            yield self._pair(link)
-
-    def out_of(self, rank: Rank, choose: Choose) -> Iterator[Pair]:
-        """Between one source rank and its destinations."""
-        source, destination = self.source, self.destination
-        for link in links_from(source.layout, rank, destination.layout, destination.dp, choose):
             yield self._pair(link)
 
     def _pair(self, link: Link) -> Pair:

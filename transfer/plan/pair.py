@@ -50,8 +50,6 @@ class Pair:
         self._from = _Side(source, source_memory, link.source, link, self.unit_tokens)
         self._to = _Side(destination, destination_memory, link.destination, link, self.unit_tokens)
         plane = _template(source, destination, link, self.unit_tokens)
-        self.segments_per_unit = len(plane)
-        """How many runs one unit of tokens takes for one layer and plane, before merging."""
         self._planes_outside = source_memory.plane_stride > source_memory.block_stride
         planes = np.arange(source.planes, dtype=np.int64)
         self._planes = (

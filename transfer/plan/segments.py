@@ -58,10 +58,6 @@ class Segments:
     def __len__(self) -> int:
         return len(self.length)
 
-    @property
-    def total_bytes(self) -> int:
-        return int(self.length.sum())
-
     def merged(self) -> Self:
         """Neighbours that go on where the one before ended, on both sides, become one."""
         if len(self) < 2:

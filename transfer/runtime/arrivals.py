@@ -1,7 +1,8 @@
 """Counts the writes that landed in one region, by their immediate.
 
 An arrival counts whether or not it is expected yet, and in any order, so neither
-side has to know which of the two comes first.
+side has to know which of the two comes first. Nothing is left of who has given up, nor of what
+landed for it once `forget` says that no more can.
 """
 
 import threading
@@ -28,12 +29,19 @@ class Arrivals:
         if failure is not None:
             transfer.leave(failure)
         else:
+            transfer.add_done_callback(lambda _: self._over(immediate, transfer))
             self._serve(immediate)
 
     def count(self, immediate: int) -> None:
         with self._lock:
             self._counts[immediate] += 1
         self._serve(immediate)
+
+    def forget(self, immediates: range) -> None:
+        """What has landed with these is nobody's, and no more can."""
+        with self._lock:
+            for immediate in [counted for counted in self._counts if counted in immediates]:
+                del self._counts[immediate]
 
     def fail(self, error: TransferError) -> None:
         """The region is closed: every wait is in vain."""
@@ -43,6 +51,20 @@ class Arrivals:
             self._waiting.clear()
         for transfer in left:
             transfer.leave(error)
+
+    def _over(self, immediate: int, transfer: RunningTransfer) -> None:
+        """Of one that was served nothing is there any more."""
+        with self._lock:
+            waiting = self._waiting.get(immediate, [])
+            left = [one for one in waiting if one[1] is not transfer]
+            if len(left) == len(waiting):
+                return
+            if left:
+                self._waiting[immediate] = left
+            else:
+                del self._waiting[immediate]
+        # The next may have been waiting for nothing else.
+        self._serve(immediate)
 
     def _serve(self, immediate: int) -> None:
         """First come, first served; who has given up is passed over and uses up nothing."""

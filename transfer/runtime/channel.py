@@ -5,11 +5,14 @@ Strangers cost little: they are few at a time, say little, and are gone soon.
 """
 
 import contextlib
+import errno
 import logging
+import os
+import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,6 +27,11 @@ HANDSHAKE_SECONDS: Final = 5.0
 """For all of it, however it is spread."""
 FAREWELL_SECONDS: Final = 1.0
 MAX_UNREAD_BYTES: Final = 1 << 20
+KEEPALIVE: Final = {"TCP_KEEPIDLE": 600, "TCP_KEEPINTVL": 60, "TCP_KEEPCNT": 10}
+"""A host that is gone is missed after 20 minutes: seconds, seconds, times. Linux alone would take more than two hours
+(tcp(7): 7200, 75, 9). Not sooner: of a host that only cannot be reached, bytes that a library of transfers has sent may
+still land until its kernel gives them up, after about 15 minutes (tcp_retries2), in pages that others have by then.
+"""
 LOG_SECONDS: Final = 10.0
 """Between two lines about strangers."""
 
@@ -31,6 +39,13 @@ log = logging.getLogger(__name__)
 
 Serve = Callable[["Channel"], None]
 Watch = Callable[[socket.socket], None]
+_Address = tuple[
+    socket.AddressFamily,
+    socket.SocketKind,
+    int,
+    str,
+    tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes],
+]
 
 
 class Channel:
@@ -89,8 +104,8 @@ def dial(
 ) -> Channel:
     """Connected and proven within so many seconds; blocking without a limit afterwards.
 
-    `peer`: who has to answer, if that is known. `watch` gets the socket before the handshake, and
-    may shut it down from elsewhere. Raises OSError, of which Unproven.
+    `peer`: who has to answer, if that is known. `watch` gets the socket while it connects, one for each address
+    of the host that is tried and one before while a name is looked up, and may shut it down from elsewhere. Raises OSError, of which Unproven.
     """
     try:
         return _dialled(address, identity, purpose, seconds, peer, watch)
@@ -111,15 +126,9 @@ def _dialled(
     host, port = address
     if identity.is_open and not loopback(host):
         raise Unproven(f"{host} is not loopback, and we have no KV secret", Reason.SECRET)
+    sock = connected(address, until, watch)
     try:
-        sock = socket.create_connection(address, timeout=seconds)
-    # A host name that IDNA cannot encode; it may be whatever stood in a store.
-    except UnicodeError as error:
-        raise OSError(f"{host!r} is not a host: {error}") from None
-    try:
-        if watch is not None:
-            watch(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         inner = sock if identity.tls is None else identity.tls.around(sock, until, server=False)
         try:
             session = _introduced(inner, Dialling(identity, purpose), until)
@@ -134,6 +143,105 @@ def _dialled(
         sock.close()
         raise
     return Channel(inner, session, sock)
+
+
+def connected(address: tuple[str, int], until: float, watch: Watch | None = None) -> socket.socket:
+    """As socket.create_connection does, which says nothing of its socket before it is connected. Proven is nothing yet.
+
+    Raises OSError.
+    """
+    failed = OSError(f"{address[0]!r} has no address")
+    for family, kind, protocol, _, where in _addresses(address, until, watch):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            status = sock.connect_ex(where)
+            # Only now: what is shut down before it begins to connect would connect all the same.
+            if watch is not None:
+                watch(sock)
+            if status == errno.EINPROGRESS:
+                status = _status(sock, until)
+            if status:
+                raise OSError(status, os.strerror(status))
+            sock.settimeout(max(0.001, until - time.monotonic()))
+        except OSError as error:
+            sock.close()
+            failed = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failed
+
+
+def _addresses(address: tuple[str, int], until: float, watch: Watch | None) -> Sequence[_Address]:
+    """Raises OSError."""
+    if _numeric(address[0]):
+        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    found: list[Sequence[_Address] | OSError] = []
+    ours, its = socket.socketpair()
+
+    def look_up() -> None:
+        # Its end tells that there is an answer.
+        with its:
+            try:
+                found.append(socket.getaddrinfo(*address, type=socket.SOCK_STREAM))
+            except OSError as error:
+                found.append(error)
+            # A host name that IDNA cannot encode; it may be whatever stood in a store.
+            except ValueError as error:
+                found.append(OSError(f"{address[0]!r} is not a host: {error}"))
+
+    with ours:
+        try:
+            # A resolver cannot be woken, and waits for as long as its servers are silent.
+            threading.Thread(target=look_up, name="pdgate-name", daemon=True).start()
+        except RuntimeError as error:
+            its.close()
+            raise OSError(f"no thread to look up {address[0]!r}: {error}") from None
+        if watch is not None:
+            watch(ours)
+        ended = select.poll()
+        ended.register(ours, select.POLLIN)
+        if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError(f"timed out: no answer for the name {address[0]!r}")
+    if not found:
+        raise ConnectionAbortedError(f"given up while {address[0]!r} was looked up")
+    if isinstance(found[0], OSError):
+        raise found[0]
+    return found[0]
+
+
+def _numeric(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            socket.inet_pton(family, host)
+        except (OSError, ValueError):
+            continue
+        return True
+    return False
+
+
+def _status(sock: socket.socket, until: float) -> int:
+    """What became of it. Raises TimeoutError."""
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    if not ready.poll(max(0.0, until - time.monotonic()) * 1000):
+        raise TimeoutError("timed out")
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+def _set_up(sock: socket.socket) -> None:
+    """Either end. A peer whose host is gone says nothing: who waits for its word, with nothing of
+    its own on the way, would wait for ever, and a load's blocks with it.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        # Not every system has all of them.
+        if (option := getattr(socket, name, None)) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Door:
@@ -166,8 +274,6 @@ class Door:
         except OSError as error:
             self._refused(error)
             return
-        # A peer whose host is gone says nothing; without this its thread would stay.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
             self._rooms[channel.purpose](channel)
         finally:
@@ -177,7 +283,7 @@ class Door:
     def _let_in(self, sock: socket.socket) -> Channel:
         """Raises OSError."""
         until = time.monotonic() + HANDSHAKE_SECONDS
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _set_up(sock)
         tls = self._identity.tls
         inner = sock if tls is None else tls.around(sock, until, server=True)
         try:

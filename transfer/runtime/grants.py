@@ -12,7 +12,7 @@ from pdgate.transfer.base import Descriptor, Grant, Op
 from pdgate.transfer.descriptors import new_epoch
 from pdgate.transfer.parts import Part
 from pdgate.transfer.runtime.listener import shut
-from pdgate.transfer.runtime.regions import LocalMemory
+from pdgate.transfer.runtime.regions import LocalMemory, forget
 
 CLOSE_SECONDS: Final = 5.0
 LEAVE_SECONDS: Final = 0.5
@@ -90,6 +90,7 @@ class PartGrant(Grant, Generic[R]):
         self._forget(self)
         # A peer that has just heard that all is there is about to leave by itself.
         self._entrance.shut(LEAVE_SECONDS)
+        forget(self.region, self._immediates)
 
     def used_by(self, sock: socket.socket) -> AbstractContextManager[bool]:
         return self._entrance.used_by(sock)

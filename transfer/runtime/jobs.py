@@ -46,7 +46,7 @@ class TransferJobs:
         """Raises TransferError if we are closed."""
         if plan.at_once:
             return self._at_once(what, plan.work)
-        transfer = self._track(RunningTransfer(what), timeout_seconds)
+        transfer = self._track(RunningTransfer(what, waits=True), timeout_seconds)
         try:
             taken = self._threads.submit(lambda: run(transfer, plan.work))
         except RuntimeError as error:
@@ -87,7 +87,10 @@ class TransferJobs:
                 raise TransferError("the backend is closed")
             self._alive.add(transfer)
         transfer.add_done_callback(lambda _: self._forget(transfer))
-        self._deadlines.add(transfer, timeout_seconds)
+        try:
+            self._deadlines.add(transfer, timeout_seconds)
+        except RuntimeError as error:
+            transfer.leave(TransferError(f"{transfer.what}: {error}"))
         return transfer
 
     def _forget(self, transfer: RunningTransfer) -> None:
@@ -97,7 +100,7 @@ class TransferJobs:
 
 def run(transfer: RunningTransfer, work: Work) -> None:
     try:
-        transfer.on_interrupt(None)
+        transfer.begin()
         work(transfer)
     except TransferInterrupted:
         transfer.leave(transfer.error)

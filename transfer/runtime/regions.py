@@ -1,7 +1,8 @@
 """Memory that a backend of ours may move."""
 
-from pdgate.transfer.base import Descriptor, Region
+from pdgate.transfer.base import Descriptor, Grant, Op, Region
 from pdgate.transfer.memory import DeviceMemory
+from pdgate.transfer.parts import Part
 from pdgate.transfer.runtime.arrivals import Arrivals
 
 
@@ -23,9 +24,32 @@ class LocalMemory(Region):
         self.descriptor = descriptor
         self._closed = False
 
+    def grant(
+        self, peer: str, op: Op, part: Part, seconds: float, immediates: range | None = None
+    ) -> Grant:
+        return _CountedGrant(self, immediates)
+
     @property
     def closed(self) -> bool:
         return self._closed
 
     def close(self) -> None:
         self._closed = True
+
+
+class _CountedGrant(Grant):
+    """All of a region, whose immediates mean nothing to anybody when it is over."""
+
+    def __init__(self, region: LocalMemory, immediates: range | None) -> None:
+        self.descriptor = region.descriptor
+        self._region = region
+        self._immediates = immediates
+
+    def revoke(self) -> None:
+        forget(self._region, self._immediates)
+
+
+def forget(region: LocalMemory, immediates: range | None) -> None:
+    """A grant is over: what landed with these and was not expected is nobody's."""
+    if region.arrivals is not None and immediates is not None:
+        region.arrivals.forget(immediates)

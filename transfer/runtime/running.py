@@ -2,7 +2,8 @@
 
     running --end(DONE)-------------------------> done, settled
             --end(FAILED | TIMED_OUT | CANCELLED)-> over for the caller; the job is
-                                                  interrupted and settles when it has left
+                                                  interrupted and settles when it has left;
+                                                  one that has not begun settles at once
 
 The first end wins. A job runs on a thread of the backend and holds the memory until it
 calls `leave`; only then may bytes no longer land.
@@ -10,6 +11,7 @@ calls `leave`; only then may bytes no longer land.
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from collections.abc import Callable
 from pdgate.transfer.base import State, Transfer, TransferError
 
 SWEEP_AT_LEAST = 256
+
+log = logging.getLogger(__name__)
 
 
 class TransferInterrupted(Exception):
@@ -28,7 +32,8 @@ class RunningTransfer(Transfer):
     over: It has ended.
     """
 
-    def __init__(self, what: str, *, moves_bytes: bool = True) -> None:
+    def __init__(self, what: str, *, moves_bytes: bool = True, waits: bool = False) -> None:
+        """`waits`: no job has begun with it, and bytes move from `begin` on."""
         self.what = what
         self.state = State.RUNNING
         self.error: TransferError | None = None
@@ -36,6 +41,7 @@ class RunningTransfer(Transfer):
         self._lock = threading.Condition(threading.Lock())
         self.over = False
         self._left = not moves_bytes
+        self._waits = waits
         self._callbacks: list[Callable[[Transfer], None]] = []
         self._interrupt: Callable[[], None] | None = None
 
@@ -69,14 +75,27 @@ class RunningTransfer(Transfer):
             if self.over:
                 return False
             self.state, self.error, self.over = state, error, True
+            # It may wait long for a thread, behind those that wait for hung peers.
+            self._left = self._left or self._waits
             self._lock.notify_all()
             callbacks, self._callbacks = self._callbacks, []
             interrupt, self._interrupt = self._interrupt, None
         if interrupt is not None and state is not State.DONE:
-            interrupt()
+            try:
+                interrupt()
+            # Who waits for the end has to hear of it, and the deadlines' thread goes on.
+            except Exception:
+                log.exception("%s could not be interrupted", self.what)
         for callback in callbacks:
             callback(self)
         return True
+
+    def begin(self) -> None:
+        """For the job: from now on it touches the memory. Raises TransferInterrupted."""
+        with self._lock:
+            if self.over:
+                raise TransferInterrupted
+            self._waits = False
 
     def on_interrupt(self, interrupt: Callable[[], None] | None) -> None:
         """For the job: how to wake it if the transfer ends early. Raises TransferInterrupted."""
@@ -116,16 +135,19 @@ class TransferDeadlines:
         self._thread: threading.Thread | None = None
 
     def add(self, transfer: RunningTransfer, timeout_seconds: float) -> None:
+        """Raises RuntimeError: no more threads."""
         with self._changed:
             entry = (time.monotonic() + timeout_seconds, next(self._order), transfer)
             heapq.heappush(self._heap, entry)
             if len(self._heap) > self._sweep_at:
                 self._sweep()
             if self._thread is None:
-                self._thread = threading.Thread(
+                thread = threading.Thread(
                     target=self._run, name="pdgate-transfer-deadlines", daemon=True
                 )
-                self._thread.start()
+                thread.start()
+                # One that could not be started is not it.
+                self._thread = thread
             if self._heap[0] is entry:
                 self._changed.notify()
 

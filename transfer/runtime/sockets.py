@@ -2,8 +2,9 @@
 
 import select
 import socket
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -14,22 +15,30 @@ View = memoryview | bytes
 V = TypeVar("V", memoryview, bytes, View)
 
 
-def receive(sock: socket.socket, length: int) -> bytes:
-    """So many bytes; for messages, not for pages. Raises OSError."""
+def receive(sock: socket.socket, length: int, until: float | None = None) -> bytes:
+    """So many bytes; for messages, not for pages.
+
+    `until`, of time.monotonic(), is for all of them, however they are spread; without it the socket's timeout is for
+    each piece. Raises OSError, of which TimeoutError.
+    """
     if not length:
         return b""
-    return _rest(sock, sock.recv(length, socket.MSG_WAITALL), length)
+    if until is not None:
+        _limit(sock, until)
+    return _rest(sock, sock.recv(length, socket.MSG_WAITALL), length, until)
 
 
-def receive_first(sock: socket.socket, length: int) -> bytes:
-    """However long it takes until they begin; empty if the peer hung up before. Raises OSError."""
+def receive_first(sock: socket.socket, length: int, until: float | None = None) -> bytes:
+    """However long it takes until they begin, if not `until`; empty if the peer hung up before. Raises OSError."""
     while True:
+        if until is not None:
+            _limit(sock, until)
         try:
             begun = sock.recv(length, socket.MSG_WAITALL)
         except BlockingIOError:
             # The kernel's own time limit of the socket: nothing was asked meanwhile.
             continue
-        return _rest(sock, begun, length) if begun else b""
+        return _rest(sock, begun, length, until) if begun else b""
 
 
 def receive_views(sock: socket.socket, views: Iterable[memoryview]) -> None:
@@ -55,9 +64,16 @@ def send_views(sock: socket.socket, views: Iterable[View]) -> None:
 
 def hung_up(sock: socket.socket) -> bool:
     """For a connection on which the peer has nothing to say: any event is its end."""
+    return bool(all_hung_up([sock]))
+
+
+def all_hung_up(socks: Sequence[socket.socket]) -> list[socket.socket]:
+    """Which of these connections have been, with one call for all of them."""
     watch = select.poll()
-    watch.register(sock, select.POLLIN | select.POLLRDHUP)
-    return bool(watch.poll(0))
+    for sock in socks:
+        watch.register(sock, select.POLLIN | select.POLLRDHUP)
+    ended = {found for found, _ in watch.poll(0)}
+    return [sock for sock in socks if sock.fileno() in ended]
 
 
 def gone(sock: socket.socket) -> bool:
@@ -77,9 +93,19 @@ def _pass(left: deque[V], count: int) -> None:
         count -= len(view)
 
 
-def _rest(sock: socket.socket, begun: bytes, length: int) -> bytes:
+def _limit(sock: socket.socket, until: float) -> None:
+    """Raises TimeoutError."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    sock.settimeout(left)
+
+
+def _rest(sock: socket.socket, begun: bytes, length: int, until: float | None) -> bytes:
     """A signal or the time limit may cut a read short. Raises OSError."""
     while len(begun) < length:
+        if until is not None:
+            _limit(sock, until)
         more = sock.recv(length - len(begun), socket.MSG_WAITALL)
         if not more:
             raise ConnectionResetError("the peer hung up in the middle")

@@ -35,14 +35,12 @@ from pdgate.transfer.runtime.moving import MoveOrder, Moving
 from pdgate.transfer.runtime.passage import Stagings, device_of
 from pdgate.transfer.runtime.ranges import Piece
 from pdgate.transfer.runtime.running import RunningTransfer, TransferInterrupted
+from pdgate.transfer.shm.foreign import CHUNK_BYTES
 from pdgate.transfer.shm.links import ShmLink, ShmLinks
 from pdgate.transfer.shm.owner import ShmMemory, ShmOwner, ShmRegion
 from pdgate.transfer.shm.segment import Segment
 from pdgate.transfer.shm.staged import through_buffers
 from pdgate.transfer.shm.windows import WINDOW, WindowRegion, Windows
-
-CHUNK_BYTES = 8 << 20
-"""Copied between two looks at whether anybody still waits."""
 
 AT_ONCE_BYTES = 1 << 20
 AT_ONCE_PIECES = 64

@@ -28,6 +28,7 @@ from pdgate.transfer.base import PeerLost, TransferError
 from pdgate.transfer.runtime.ranges import Piece
 
 CHUNK_BYTES: Final = 8 << 20
+"""Copied between two looks at whether the transfer is still waited for."""
 MAX_PIECES: Final = 512
 """Below IOV_MAX (1024 on Linux), and as many as tcp sends at once."""
 

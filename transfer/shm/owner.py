@@ -1,9 +1,11 @@
 """The owner's side of shm: regions by epoch, handed out as file descriptors."""
 
+import contextlib
 import os
 import socket
 import threading
 from abc import abstractmethod
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +15,12 @@ from pdgate.transfer.memory import address
 from pdgate.transfer.runtime.arrivals import Arrivals
 from pdgate.transfer.runtime.listener import Listener
 from pdgate.transfer.runtime.regions import LocalMemory
+from pdgate.transfer.runtime.strangers import Strangers
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.segment import create
+
+HELLO_SECONDS: Final = 5.0
+"""A peer says HELLO as soon as it has connected."""
 
 
 class ShmMemory(LocalMemory):
@@ -105,6 +111,7 @@ class ShmOwner:
             sock.close()
             raise
         self._regions: dict[bytes, Owned] = {}
+        self._strangers = Strangers()
         self._listener = Listener("pdgate-shm", sock, self._serve)
 
     def add(self, region: Owned) -> None:
@@ -119,16 +126,26 @@ class ShmOwner:
         self._listener.close()
 
     def _serve(self, sock: socket.socket) -> None:
+        sock.settimeout(HELLO_SECONDS)
+        # The kernel knows the user from the start: a flood of another's must not crowd out ours.
+        if not wire.same_user(sock):
+            with self._strangers.one_more(sock):
+                self._refuse(sock)
+            return
         try:
-            # Read first: hanging up on unread bytes would look like a lost owner.
             epoch = wire.receive_hello(sock)
             if epoch is None:
                 return
-            if not wire.same_user(sock):
-                wire.send_reply(sock, wire.ShmStatus.REFUSED)
-                return
+            sock.settimeout(None)
             region = self._regions.get(epoch)
             if region is None or not region.serve(sock):
                 wire.send_reply(sock, wire.ShmStatus.STALE)
         except wire.BadShmMessage:
             wire.send_reply(sock, wire.ShmStatus.REFUSED)
+
+    @staticmethod
+    def _refuse(sock: socket.socket) -> None:
+        # Read first: hanging up on unread bytes would look like a lost owner.
+        with contextlib.suppress(wire.BadShmMessage):
+            wire.receive_hello(sock)
+        wire.send_reply(sock, wire.ShmStatus.REFUSED)

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final
 
 from pdgate.transfer.base import (
     Forbidden,
@@ -32,6 +32,8 @@ from pdgate.transfer.shm.foreign import batches
 from pdgate.transfer.shm.segment import Segment
 
 LOOK_SECONDS: Final = 0.05
+BREAK_OFF_SECONDS: Final = 0.5
+"""For the owner's answer to a transfer that is given up: then the window is good for the next."""
 
 _REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
     wire.ShmStatus.STALE: StaleDescriptor,
@@ -39,14 +41,6 @@ _REFUSALS: Final[dict[wire.ShmStatus, Callable[[str], TransferError]]] = {
     wire.ShmStatus.FORBIDDEN: Forbidden,
     wire.ShmStatus.FAILED: TransferError,
 }
-
-
-class _Slots(Protocol):
-    """What a Lane does, of which the buffers are the window's slots."""
-
-    def out(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
-
-    def into(self, batches: Sequence[Ranges]) -> Iterator[memoryview]: ...
 
 
 class _Refused(Exception):
@@ -73,6 +67,9 @@ class StagedWindow:
         self._segment = segment
         self._slots = segment.memory[:slot_bytes], segment.memory[slot_bytes : 2 * slot_bytes]
         self._alone = threading.Lock()
+        self._lock = threading.Lock()
+        # Whose answer the owner owes.
+        self._asking: RunningTransfer | None = None
         self._lanes: dict[str, tuple[Lane, Pinned]] = {}
 
     def move(
@@ -90,6 +87,9 @@ class StagedWindow:
                 self._move(transfer, op, local, epoch, pieces, immediate)
             except _Refused as refused:
                 raise refused.error from None
+            except TransferInterrupted:
+                # Between two words: the owner has no answer under way.
+                raise
             except OSError as error:
                 self.broken = True
                 if transfer.over:
@@ -119,6 +119,22 @@ class StagedWindow:
         finally:
             self._alone.release()
 
+    def _break_off(self, transfer: RunningTransfer) -> None:
+        """When it is over: nothing more of it is said, but the owner's answer has to be waited for."""
+        timer = threading.Timer(BREAK_OFF_SECONDS, self._shut_on, [transfer])
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:
+            # No more threads: without one the answer would be waited for for ever.
+            self._shut_on(transfer)
+
+    def _shut_on(self, transfer: RunningTransfer) -> None:
+        with self._lock:
+            if self._asking is transfer:
+                self.broken = True
+                shut(self._sock)
+
     def _move(
         self,
         transfer: RunningTransfer,
@@ -131,7 +147,7 @@ class StagedWindow:
         cuts = list(batches(pieces, self._slots[0].nbytes))
         base = 0 if local.on_device is None else local.on_device.address
         ours = [[(base + here, length) for here, _, length in cut] for cut in cuts]
-        transfer.on_interrupt(lambda: shut(self._sock))
+        transfer.on_interrupt(lambda: self._break_off(transfer))
         with self._lane(transfer, local) as lane:
             # To its end: only then the last copies have been waited for.
             for number, _ in enumerate(lane.out(ours) if op is Op.WRITE else lane.into(ours)):
@@ -151,11 +167,19 @@ class StagedWindow:
         immediate: int | None,
     ) -> None:
         offsets, lengths = [there for _, there, _ in cut], [length for _, _, length in cut]
+        with self._lock:
+            # With the lock: after `_shut_on` nothing of it is asked any more.
+            if transfer.over:
+                raise TransferInterrupted
+            self._asking = transfer
         try:
             wire.send_move(self._sock, wire.SlotMove(op, slot, epoch, offsets, lengths, immediate))
             status = wire.receive_moved(self._sock)
         except wire.BadShmMessage:
             raise TransferError(f"{transfer.what}: the peer speaks something else") from None
+        finally:
+            with self._lock:
+                self._asking = None
         if status is not wire.ShmStatus.OK:
             # The window is as good as before, and is not to be shut with this transfer's end.
             transfer.on_interrupt(None)
@@ -163,7 +187,7 @@ class StagedWindow:
             raise _Refused(error(f"{transfer.what}: {status.name.lower().replace('_', ' ')}"))
 
     @contextmanager
-    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> Iterator[_Slots]:
+    def _lane(self, transfer: RunningTransfer, local: LocalMemory) -> "Iterator[Lane | _HostSlots]":
         if local.on_device is None:
             yield _HostSlots(local.memory, self._slots)
             return
@@ -187,6 +211,8 @@ class StagedWindow:
 
 
 class _HostSlots:
+    """What a Lane does, of which the buffers are the window's slots, for memory that we reach."""
+
     def __init__(self, memory: memoryview, slots: tuple[memoryview, memoryview]) -> None:
         self._memory = memory
         self._slots = slots

@@ -128,12 +128,8 @@ def send_hello(sock: socket.socket, epoch: bytes) -> None:
 
 def receive_hello(sock: socket.socket) -> bytes | None:
     """The epoch; None if the peer left. Raises BadShmMessage, OSError."""
-    data = sock.recv(_HELLO.size + 1)
-    if not data:
-        return None
-    if len(data) != _HELLO.size or data[:4] != MAGIC:
-        raise BadShmMessage
-    return data[4:]
+    data = _received(sock, _HELLO.size)
+    return None if data is None else data[4:]
 
 
 def send_reply(
@@ -170,12 +166,8 @@ def send_landed(sock: socket.socket, immediate: int) -> None:
 
 def receive_landed(sock: socket.socket) -> int | None:
     """The immediate; None if the peer left. Raises BadShmMessage, OSError."""
-    data = sock.recv(_LANDED.size + 1)
-    if not data:
-        return None
-    if len(data) != _LANDED.size or data[:4] != MAGIC:
-        raise BadShmMessage
-    return int(_LANDED.unpack(data)[1])
+    data = _received(sock, _LANDED.size)
+    return None if data is None else int(_LANDED.unpack(data)[1])
 
 
 def send_move(sock: socket.socket, move: SlotMove) -> None:
@@ -208,9 +200,19 @@ def send_moved(sock: socket.socket, status: ShmStatus) -> None:
 
 def receive_moved(sock: socket.socket) -> ShmStatus:
     """Raises BadShmMessage, OSError."""
-    data = sock.recv(_MOVED.size + 1)
-    if not data:
+    data = _received(sock, _MOVED.size)
+    if data is None:
         raise ConnectionResetError("the owner hung up")
-    if len(data) != _MOVED.size or data[:4] != MAGIC or data[4] not in tuple(ShmStatus):
+    if data[4] not in tuple(ShmStatus):
         raise BadShmMessage
     return ShmStatus(data[4])
+
+
+def _received(sock: socket.socket, size: int) -> bytes | None:
+    """A message of this size; None if the other side left. Raises BadShmMessage, OSError."""
+    data = sock.recv(size + 1)
+    if not data:
+        return None
+    if len(data) != size or data[:4] != MAGIC:
+        raise BadShmMessage
+    return data

@@ -110,15 +110,15 @@ class Talk:
             with self.in_use.using(channel.sock):
                 status = _converse(channel, request, batches)
         except OSError as error:
-            channel.close()
+            self.links.drop(self.address, channel)
             if transfer.over:
                 raise TransferInterrupted from None
             raise PeerLost(f"{what}: {error}") from None
         except wire.BadTcpRequest:
-            channel.close()
+            self.links.drop(self.address, channel)
             raise TransferError(f"{what}: the peer speaks something else") from None
         except BaseException:
-            channel.close()
+            self.links.drop(self.address, channel)
             raise
         self.links.give_back(self.address, channel)
         return status

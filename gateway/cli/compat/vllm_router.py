@@ -50,7 +50,7 @@ NEEDLESS: Final = {
     "--retry-backoff-multiplier": "another engine is asked at once",
     "--retry-jitter-factor": "another engine is asked at once",
     "--cb-success-threshold": "one good call, and then a slow start",
-    "--cb-timeout-duration-secs": "an ejected engine is tried after a time that doubles",
+    "--cb-timeout-duration-secs": "an ejected engine is back after a good health check; --health-retry is the time between two",
     "--cb-window-duration-secs": "the last 20 calls count",
     "--health-failure-threshold": "one health check that fails is enough, as calls find other engines",
     "--health-success-threshold": "one good check, and then a slow start (--slow-start)",
@@ -66,9 +66,9 @@ OTHERWISE: Final = {
     "--balance-rel-threshold": "prefix_then_load weighs what is cached against load",
     "--max-tree-size": "--prefix-index-bytes bounds the memory of the prefix index",
     "--router-temperature": "policies draw among equals only",
-    "--kv-penalty-host": "what is cached counts the same wherever it lies",
-    "--kv-penalty-external": "what is cached counts the same wherever it lies",
-    "--kv-penalty-disk": "what is cached counts the same wherever it lies",
+    "--kv-penalty-host": "--kv-host-price says what a token in the host's memory costs",
+    "--kv-penalty-external": "--kv-disk-price says what a token costs on disk or further away",
+    "--kv-penalty-disk": "--kv-disk-price says what a token costs on disk or further away",
     "--kv-aware-session-affinity-ttl-secs": "the policy sticky_session keeps sessions together",
     "--kv-event-source": "--kv-events tcp://{host}:PORT listens to all engines",
     "--kv-event-replay-source": "--kv-events-replay tcp://{host}:PORT asks all engines",
@@ -209,6 +209,9 @@ def _policies(said: dict[str, Any], found: FlagTranslation) -> None:
 
 
 def _limits(said: dict[str, Any], found: FlagTranslation) -> None:
+    for name in ("--queue-size", "--queue-timeout-secs"):
+        if name in said:
+            found.note(name, "calls wait for room or a target: --decode-concurrency, --ttft-target")
     if "--disable-retries" in said:
         said["--retry-max-retries"] = 1
     if "--disable-circuit-breaker" in said:

@@ -117,7 +117,7 @@ class ReplicaStatus:
         self._endpoints = endpoints
 
     def as_json(self) -> dict[str, str | int]:
-        """State without a reason: /ready is for everybody, and reasons name addresses."""
+        """State without a reason: /ready is for strangers, too, and reasons name addresses."""
         return {"state": self.exchange.state, "others": len(self.exchange.load.replicas)}
 
     def collect(self) -> Iterator[Samples]:

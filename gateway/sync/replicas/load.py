@@ -109,6 +109,7 @@ class FarLoad:
             shared = SharedEndpoint.of(endpoint)
             theirs = self._theirs.get(name_of(endpoint.instance), NOTHING)
             shared.take_in(endpoint, shared.far, *theirs)
+            shared.far.count = len(self.replicas)
 
 
 def _sum(one: Numbers, other: Numbers) -> Numbers:

@@ -69,18 +69,21 @@ class SharedLoad:
         if self.neighbourhood.edition() != self._edition:
             self._match()
         for endpoint, shared, rows in self._theirs:
-            calls = tokens = unread_tokens = answering = 0
+            calls = tokens = unread_tokens = answering = prefills = 0
             for row in rows:
                 of_one = row.tolist()
                 calls += of_one[0]
                 tokens += of_one[1]
                 unread_tokens += of_one[2]
                 answering += of_one[3]
-            shared.take_in(endpoint, shared.near, calls, tokens, unread_tokens, answering)
+                prefills += of_one[4]
+            shared.take_in(endpoint, shared.near, calls, tokens, unread_tokens, answering, prefills)
 
     def look(self) -> None:
         """Which workers and engines are there now."""
-        known = {endpoint.instance.id: endpoint for endpoint in self._endpoints}
+        # Calls at those that are removed take no place elsewhere, whichever worker has them.
+        there = (*self._endpoints.removed, *self._endpoints)
+        known = {endpoint.instance.id: endpoint for endpoint in there}
         for instance_id, (endpoint, _) in list(self._ours.items()):
             if known.get(instance_id) is not endpoint:
                 self._forget(instance_id)

@@ -27,6 +27,15 @@ def lock(file: BinaryIO) -> None:
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
+def lock_at_once(file: BinaryIO) -> bool:
+    """Lock a file in the same way; False if it is locked."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def is_locked(file: BinaryIO) -> bool:
     """Shared locks do not exclude each other, so that two who ask at once both see it."""
     try:

@@ -55,7 +55,7 @@ class Neighbourhood:
         row = self._table.give(key)
         if row is None and not self._full:
             self._full = True
-            log.warning("more than %d engines and models: of some, workers do not tell", ROWS)
+            log.warning("more than %d engines and sets of them: of some, workers do not tell", ROWS)
         return row
 
     def take_back(self, key: int) -> None:

@@ -41,7 +41,7 @@ def shared_folder(where: Path | None = None) -> Iterator[Path]:
 def _locked(folder: Path) -> Iterator[None]:
     """Raises BlockingIOError while another process has locked it, OSError for what is no folder of ours.
 
-    Anybody may put something of that name into a folder that all share: a fifo, a link, another's folder.
+    Any user may put something of that name into a folder that all share: a fifo, a link, another's folder.
     """
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:

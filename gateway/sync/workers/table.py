@@ -2,13 +2,13 @@
 
     word 0           how often a row has been given or taken back
     word 1           rows that have ever been given
-    word 8 (r + 1)   row r: its key (0: unused), four numbers, three words for the next idea
+    word 8 (r + 1)   row r: its key (0: unused), five numbers, two words for the next idea
 
 A word is 8 bytes, aligned and written at once, so a reader sees a number as it was at some moment.
 In which order others see several of them is not said: Python has no memory barriers, and processors other
 than x86 keep no order. So a row's key, or that a row was given, may be seen late; a reader that looks again
 now and then (neighbourhood.py) sees it.
-Four numbers may be of two moments: calls with a leg that is not among the tokens yet. Who only
+Numbers may be of two moments: calls with a leg that is not among the tokens yet. Who only
 weighs them is not misled by that for longer than until the next look.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 
 ROWS: Final = 1024
 ROW_WORDS: Final = 8
-NUMBERS: Final = 4
+NUMBERS: Final = 5
 WORD_BYTES: Final = 8
 TABLE_BYTES: Final = (ROWS + 1) * ROW_WORDS * WORD_BYTES
 

@@ -25,8 +25,6 @@ LEAST_GAIN: Final = 1e-4
 BEYOND: Final = (1.0, 0.9)
 """Shares of calls that are over; those that are so later pay nothing for decode, which has less time then."""
 
-Prices = tuple[float, float, float]
-
 
 def priced(needs: Sequence[Need], pools: Pools) -> float:
     """How many of them, parts counted as such."""

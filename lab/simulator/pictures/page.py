@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from pdgate.lab.simulator.bound import Bound
 from pdgate.lab.simulator.comparing import Case
@@ -23,6 +24,23 @@ STYLE = (
 STYLE += (
     "collapse;font-size:13px}td,th{padding:2px 8px;text-align:right}svg{display:block;margin:1em 0}"
 )
+
+
+def draw(
+    folder: Path,
+    several: Sequence[Case],
+    ran: Sequence[Ran],
+    figures: Sequence[Summary],
+    limits: Mapping[float, Bound],
+) -> Path:
+    """Writes each picture and the page that has them all, which is returned. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = pictures(several, ran, figures, limits)
+    for name, svg in drawn.items():
+        (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
+    path = folder / "index.html"
+    path.write_text(page(several, figures, drawn), encoding="utf-8")
+    return path
 
 
 def pictures(

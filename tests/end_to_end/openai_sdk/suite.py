@@ -6,7 +6,6 @@ environment. Where both lie: tests/support/environments.py.
 """
 
 import re
-import sys
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,14 +42,15 @@ def cached() -> Suite:
     needs = [need.format(version=release) for need in NEEDS]
     with kept(f"openai-python-{release}", needs) as (folder, complete):
         if not complete:
-            _fetch(release, folder)
             make(folder / "venv", *needs)
+            _fetch(release, folder, python_in(folder / "venv"))
         return Suite(folder / f"openai-{release}", python_in(folder / "venv"))
 
 
-def _fetch(release: str, folder: Path) -> None:
+def _fetch(release: str, folder: Path, python: Path) -> None:
+    """By that one's pip: an environment that uv has made has none."""
     pip(
-        Path(sys.executable),
+        python,
         *("download", "--no-deps", "--no-binary", "openai"),
         *("--dest", str(folder), f"openai=={release}"),
     )

@@ -85,6 +85,10 @@ class Lending:
         ]
         self.prefill, self.wide, self.strict, self.decode = (ready(*one) for one in starting)
         self.readers = {"p": self.prefill, "wide": self.wide}
+        for engine in self.readers.values():
+            # An engine's first prompt may take longer than decode waits for one, on a busy machine.
+            with client(engine.url) as asked:
+                complete(asked, prompt(BLOCK, "the first one"))
         self.serve = (
             *PDGATE_TCP.prefill_flag(self.prefill.url, self._kv[self.prefill.url]),
             *("--decode", self.decode.url),

@@ -3,26 +3,30 @@
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
+from pdgate.engine.hand_over import bootstrap
 from pdgate.engine.hand_over.bootstrap import BootstrapServer, query
 from pdgate.protocols.dialects.mooncake import engine_ids
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.runtime.fleet import Identity
 from pdgate.transfer.runtime.listener import Listener
 from tests.support import waiting
+from tests.support.engine_pair import D_BLOCKS, arrival
+from tests.support.fake_core import FakeCore
 
 SECONDS = waiting.PATIENCE_SECONDS
 
 
 @pytest.fixture
 def server() -> Iterator[BootstrapServer]:
-    with closing(BootstrapServer("127.0.0.1", 0, "engine-1", ("127.0.0.1", 7000))) as bootstrap:
-        yield bootstrap
+    with closing(BootstrapServer("127.0.0.1", 0, "engine-1", ("127.0.0.1", 7000))) as made:
+        yield made
 
 
 def get(
@@ -184,3 +188,51 @@ def test_an_answer_of_another_kind_is_a_named_error(body: bytes) -> None:
         pytest.raises(HandOverError, match="broken peer"),
     ):
         ask(sock.getsockname()[1])
+
+
+def drip(sock: socket.socket) -> None:
+    """An answer that never ends, and that never pauses for long."""
+    sock.recv(4096)
+    sock.sendall(b"HTTP/1.1 200 OK\r\n")
+    with suppress(OSError):
+        while True:
+            sock.sendall(b"a")
+            time.sleep(0.05)
+
+
+def test_an_answer_has_to_be_whole_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "QUERY_SECONDS", 0.3)
+    sock = socket.create_server(("127.0.0.1", 0))
+    with (
+        closing(Listener("test", sock, drip)),
+        pytest.raises(HandOverError, match="timed out"),
+    ):
+        ask(sock.getsockname()[1])
+
+
+def test_a_load_whose_bootstrap_server_does_not_answer_is_cancelled_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bootstrap, "QUERY_SECONDS", 2 * SECONDS)
+    asked = threading.Event()
+
+    def serve(sock: socket.socket) -> None:
+        asked.set()
+        drip(sock)
+
+    sock = socket.create_server(("127.0.0.1", 0))
+    with (
+        closing(Listener("test", sock, serve)),
+        closing(FakeCore("tcp", "vllm-mooncake", "decode", lease_seconds=2 * SECONDS)) as decode,
+    ):
+        at = {
+            "do_remote_prefill": True,
+            "bootstrap_server_host": "127.0.0.1",
+            "bootstrap_server_port": sock.getsockname()[1],
+        }
+        decode.load(arrival("d1", "k", params=at), D_BLOCKS)
+        assert asked.wait(SECONDS)
+
+        decode.connector.cancel("d1")
+
+        assert decode.result() == "cancelled"

@@ -19,7 +19,6 @@ from pdgate.engine.request import Request
 from pdgate.protocols.dialects.lmcache import push_to
 from pdgate.protocols.instance import Instance, Role
 from pdgate.transfer import registry
-from pdgate.transfer.messenger.counters import MessengerCounters
 from pdgate.transfer.runtime.channel import dial
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.core_pairs import Side, side
@@ -169,7 +168,7 @@ def test_a_decode_engine_pushes_to_nobody(fleet: Fleet) -> None:
 
 @pytest.fixture
 def pushed() -> Iterator[PushedBlocks]:
-    made = PushedBlocks(LOOPBACK, 0, Identity(), 8, MessengerCounters())
+    made = PushedBlocks(LOOPBACK, 0, Identity(), 8)
     yield made
     made.close()
 

@@ -60,8 +60,8 @@ def test_logits_from_the_rows_are_those_from_keys_and_values(tp: int) -> None:
     found, pages = weights(), memory(tp)
     llama = Llama(CONFIG, found, 16)
 
-    [first] = llama.forward([TokenSpan(TOKENS[:5], 0, BLOCKS, WantedLogits.ALL)], pages)
-    [second] = llama.forward([TokenSpan(TOKENS[5:], 5, BLOCKS, WantedLogits.ALL)], pages)
+    [(first, _)] = llama.forward([TokenSpan(TOKENS[:5], 0, BLOCKS, WantedLogits.ALL)], pages)
+    [(second, _)] = llama.forward([TokenSpan(TOKENS[5:], 5, BLOCKS, WantedLogits.ALL)], pages)
 
     assert np.allclose(np.concatenate((first, second)), plainly(CONFIG, found), atol=1e-4)
 

@@ -43,7 +43,7 @@ def test_greedy_tokens_are_those_of_vllm(text: str) -> None:
     ends = [0, *range(len(tokens), len(tokens) + len(RECORDED[text]))]
 
     for start, end in pairwise(ends):
-        [logits] = llama.forward([TokenSpan(tokens[start:end], start, BLOCKS)], memory)
+        [(logits, _)] = llama.forward([TokenSpan(tokens[start:end], start, BLOCKS)], memory)
         tokens.append(int(logits[-1].argmax()))
 
     assert tokens[-len(RECORDED[text]) :] == RECORDED[text]

@@ -116,7 +116,7 @@ def test_logits_are_those_of_the_formulas(tied: bool) -> None:
     config = from_hugging_face({**HUGGING_FACE, "tie_word_embeddings": tied})
     of = drawn(tied)
 
-    [ours] = Llama(config, of, 64).forward(
+    [(ours, _)] = Llama(config, of, 64).forward(
         [TokenSpan(TOKENS, 0, range(6), WantedLogits.ALL)], memory()
     )
 
@@ -129,7 +129,7 @@ def test_shards_do_not_change_logits(tp: int) -> None:
     config = from_hugging_face(HUGGING_FACE)
     of = drawn()
 
-    [ours] = Llama(config, of, 64).forward(
+    [(ours, _)] = Llama(config, of, 64).forward(
         [TokenSpan(TOKENS, 0, range(6), WantedLogits.ALL)], memory(tp)
     )
 
@@ -150,7 +150,7 @@ def test_neither_pages_nor_chunks_nor_company_change_logits() -> None:
         pages,
     )
 
-    theirs, ours = llama.forward(
+    (theirs, _), (ours, _) = llama.forward(
         [TokenSpan([7], 10, other), TokenSpan(TOKENS[15:], 15, mine)], pages
     )
 

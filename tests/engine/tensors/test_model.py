@@ -24,8 +24,8 @@ def test_logits_are_those_of_numpy(kind: str, tp: int) -> None:
         first = TokenSpan(PROMPT[:50], 0, [7, 3, 11, 2, 9, 1], WantedLogits.NONE)
         other = TokenSpan(PROMPT[:20], 0, [5, 4], WantedLogits.ALL)
         rest = TokenSpan(PROMPT[50:], 50, [7, 3, 11, 2, 9, 1])
-        _, all_of_other = model.decoder.forward([first, other], pages)
-        [last] = model.decoder.forward([rest], pages)
+        _, (all_of_other, _) = model.decoder.forward([first, other], pages)
+        [(last, _)] = model.decoder.forward([rest], pages)
         found.append(np.concatenate([all_of_other, last]))
     arrays, of_tensors = found
     assert isinstance(of_tensors, np.ndarray)

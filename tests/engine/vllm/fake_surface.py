@@ -95,7 +95,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, f"pdgate.engine.vllm.{module}")
 
 
-def config(context_parallel: int = 1, policy: str = "fail", **extra: Any) -> Any:
+def config(
+    context_parallel: int = 1, policy: str = "fail", *, ubatching: bool = False, **extra: Any
+) -> Any:
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
             kv_role="kv_both",
@@ -111,6 +113,7 @@ def config(context_parallel: int = 1, policy: str = "fail", **extra: Any) -> Any
             data_parallel_external_lb=False,
             data_parallel_hybrid_lb=False,
             decode_context_parallel_size=context_parallel,
+            use_ubatching=ubatching,
         ),
         model_config=SimpleNamespace(served_model_name="tiny", model="/model"),
         cache_config=SimpleNamespace(block_size=4),

@@ -5,18 +5,23 @@
        '--- received, but failed: with the policy "recompute"
        '--preempted--'     '--> finished, its blocks held until sent or received
 
+What workers apart from the engine say is added up first: a request has been received, or sent, when all have said
+so, and that it failed is held back until it has been received.
+
 Source: vLLM 0.32.0, v1/core/sched/scheduler.py: schedule(), update_from_output(),
-finish_requests(), _update_from_kv_xfer_finished(); what comes in which order in a step is
-as measured on it.
+finish_requests(), _handle_invalid_blocks(), _update_from_kv_xfer_finished(); kv_connector/utils.py,
+KVOutputAggregator.aggregate(); what comes in which order in a step is as measured on it.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pdgate.engine.connector import Connector, Core, Keep, Load
 from pdgate.engine.vllm.intent import LENT, PREFILL_ID
-from pdgate.engine.vllm.orders import Evict
+from pdgate.engine.vllm.orders import Evict, Order
+from pdgate.engine.vllm.reports import Results
 from pdgate.engine.vllm.scheduler_side import SchedulerSide
 from pdgate.engine.vllm.worker_side import WorkerSide
 from tests.engine.vllm.moody_peer import LEASE_SECONDS, MoodyPeer
@@ -44,9 +49,47 @@ class Request:
     load_failed: bool = False
 
 
+Executor = Callable[[list[Results]], Results]
+"""What becomes of the results of all workers in a step."""
+
+
+def in_process(said: list[Results]) -> Results:
+    """Of one worker, in the engine's own process: as they are."""
+    (results,) = said
+    return results
+
+
+class AddedUp:
+    """Of workers apart from the engine, however many there are."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._received: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._failed: set[str] = set()
+
+    def __call__(self, said: list[Results]) -> Results:
+        for results in said:
+            self._received.update(results.received)
+            self._sent.update(results.sent)
+            self._failed |= results.failed
+        received, sent = self._by_all(self._received), self._by_all(self._sent)
+        failed = frozenset(self._failed) & received
+        self._failed -= failed
+        return Results(sent, received, failed, frozenset().union(*(one.invalid for one in said)))
+
+    def _by_all(self, counted: Counter[str]) -> frozenset[str]:
+        found = frozenset(name for name, count in counted.items() if count == self._workers)
+        for name in found:
+            del counted[name]
+        return found
+
+
 class FakeVllm:
-    def __init__(self, *, recomputes: bool = False) -> None:
-        """`recomputes`: by the policy for failed loads."""
+    def __init__(self, *, recomputes: bool = False, apart: int = 0) -> None:
+        """`recomputes`: by the policy for failed loads. `apart`: so many workers in processes of their own; else
+        there is one, in the engine's.
+        """
         self._recomputes = recomputes
         self.now = 0.0
         self.free = set(range(TOTAL_BLOCKS))
@@ -57,11 +100,17 @@ class FakeVllm:
         self.lent: list[str] = []
         self._to_preempt: list[Request] = []
         self._side = SchedulerSide(BLOCK_TOKENS, recomputes=recomputes)
-        self.worker = WorkerSide(self._connect, FakeCalls, lambda: self.now)
+        self._executor: Executor = AddedUp(apart) if apart else in_process
+        self.peers: list[MoodyPeer] = []
+        """Of each worker."""
+        self.workers = [
+            WorkerSide(self._connect, FakeCalls, BLOCK_TOKENS, lambda: self.now)
+            for _ in range(apart or 1)
+        ]
 
     def _connect(self, core: Core) -> Connector:
-        self.peer = MoodyPeer(core)
-        return self.peer
+        self.peers.append(MoodyPeer(core))
+        return self.peers[-1]
 
     def arrive(self, params: dict[str, Any]) -> None:
         name = f"cmpl-r{len(self.requests)}-{len(self.started)}-{sum(self.received.values())}"
@@ -73,15 +122,21 @@ class FakeVllm:
         """A prefill that a decode engine has asked for, and lends some of. `is_known`: to the worker."""
         name = f"kvt-{len(self.requests)}-{len(self.started)}-{self.now}-{len(self.lent)}"
         if is_known:
-            self.peer.held(name)
-            self.worker.submit_prefill(
-                name, PROMPT, len(PROMPT), Keep(LEASE_SECONDS), Load(tokens, None)
-            )
+            for worker, peer in zip(self.workers, self.peers, strict=True):
+                peer.held(name)
+                worker.submit_prefill(
+                    name, PROMPT, len(PROMPT), Keep(LEASE_SECONDS), Load(tokens, None)
+                )
         self.lent.append(name)
         self.arrive({"do_remote_decode": True, PREFILL_ID: name, LENT: tokens})
 
     def in_state(self, *states: str) -> list[Request]:
         return [request for request in self.requests.values() if request.state in states]
+
+    def knows_that_it_fails(self, request_id: str) -> bool:
+        """Its client has been told, or it is computed when its blocks are free."""
+        request = self.requests[request_id]
+        return request.state == "finished" or request.load_failed
 
     def preempt(self, request: Request) -> None:
         self._to_preempt.append(request)
@@ -96,23 +151,16 @@ class FakeVllm:
         ends = self._compute()
         orders = self._side.take_orders()
         if any(isinstance(order, Evict) for order in orders):
-            self.worker.evict(orders)
+            for worker in self.workers:
+                worker.evict(orders)
         for blocks in preempted:
-            self.peer.nobody_is_in(blocks)
-        self.worker.obey(orders)
-        for layer in range(LAYERS):
-            self.worker.computed(layer)
-        results = self.worker.results()
+            self._nobody_is_in(blocks)
+        results = self._executor([self._work(worker, orders) for worker in self.workers])
         for request, end in ends:
             request.num_computed_tokens = end
             if end == len(PROMPT):
                 self._finish(request, "FINISHED_LENGTH_CAPPED")
-        for request_id in results.failed:
-            found = self.requests.get(request_id)
-            if found is not None and found.state == "loading":
-                found.load_failed = True
-                if not self._recomputes:
-                    self._finish(found, "FINISHED_ERROR")
+        self._fail(results)
         for request_id in results.received:
             self.received[request_id] += 1
             request = self.requests[request_id]
@@ -127,6 +175,29 @@ class FakeVllm:
         for request_id in results.sent:
             assert self.requests[request_id].state == "finished"
             self._free(self.requests[request_id])
+
+    def _work(self, worker: WorkerSide, orders: Sequence[Order]) -> Results:
+        worker.obey(orders)
+        for layer in range(LAYERS):
+            worker.computed(layer)
+        return worker.results()
+
+    def _fail(self, results: Results) -> None:
+        assert not results.invalid & self.free
+        for request in self.in_state("loaded", "running"):
+            # It would compute them again, or fail, by a fault of another's.
+            assert not results.invalid & set(request.blocks)
+        for request in self.in_state("loading"):
+            loaded = request.blocks[: -(-request.num_computed_tokens // BLOCK_TOKENS)]
+            if request.request_id in results.failed:
+                request.num_computed_tokens = 0
+            elif bad := [place for place, one in enumerate(loaded) if one in results.invalid]:
+                request.num_computed_tokens = bad[0] * BLOCK_TOKENS
+            else:
+                continue
+            request.load_failed = True
+            if not self._recomputes:
+                self._finish(request, "FINISHED_ERROR")
 
     def _preempt(self) -> list[list[int]]:
         left = []
@@ -177,7 +248,11 @@ class FakeVllm:
         del self.requests[request.request_id]
 
     def _give_back(self, request: Request) -> None:
-        self.peer.nobody_is_in(request.blocks)
+        self._nobody_is_in(request.blocks)
         assert not self.free & set(request.blocks)
         self.free |= set(request.blocks)
         request.blocks = []
+
+    def _nobody_is_in(self, blocks: Sequence[int]) -> None:
+        for peer in self.peers:
+            peer.nobody_is_in(blocks)

@@ -10,6 +10,7 @@ from pdgate.engine.vllm import guard
 from pdgate.engine.vllm.guard import HookComplaints
 from pdgate.engine.vllm.intent import LENT, PREFILL_ID
 from pdgate.engine.vllm.orders import CancelOrder, Fetch, RefuseOrder
+from pdgate.engine.vllm.reports import NOTHING, Results
 from tests.engine.vllm.fake_surface import (
     Factory,
     FullAttentionSpec,
@@ -193,6 +194,7 @@ def test_hooks_before_the_kv_cache_is_known_do_nothing(module: Any, worker: Any)
     ("settings", "groups", "why"),
     [
         (config(context_parallel=2), [], "decode_context_parallel_size is 2"),
+        (config(ubatching=True), [], "--enable-dbo, --ubatch-size"),
         (config(), [FullAttentionSpec, SlidingWindowSpec], "FullAttentionSpec, SlidingWindowSpec"),
         (config(), [SlidingWindowSpec], "this model has SlidingWindowSpec"),
         (config(mode="pul"), [], "mode"),
@@ -228,3 +230,18 @@ def test_a_load_that_failed_at_one_worker_is_cancelled_at_the_others(
     scheduler.update_connector_output(SimpleNamespace(kv_connector_worker_meta=failed))
 
     assert scheduler.build_connector_meta(SimpleNamespace()).orders == (CancelOrder("cmpl-r-0"),)
+
+
+def test_vllm_hears_of_blocks_of_a_silent_peer_in_the_step_of_the_load(
+    module: Any, worker: Any
+) -> None:
+    """It asks for them behind the results; a step later they may be another request's."""
+    failed = Results(frozenset(), frozenset(), frozenset({"d1"}), frozenset({5, 6}))
+    said = iter([failed, NOTHING])
+    worker._running = SimpleNamespace(worker=SimpleNamespace(results=lambda: next(said)))
+
+    assert worker.get_transfer_results(set()).failed_recving == {"d1"}
+    assert worker.get_block_ids_with_load_errors() == {5, 6}
+
+    worker.get_transfer_results(set())
+    assert worker.get_block_ids_with_load_errors() == set()

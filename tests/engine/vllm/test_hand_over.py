@@ -1,5 +1,8 @@
 """Pages cross between two workers, whatever else happens to the request."""
 
+import math
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -8,7 +11,12 @@ import pytest
 from pdgate.engine.layout import Layout
 from pdgate.engine.vllm.orders import AskedRequest, CancelOrder, Drop, Evict, Hold, Progress
 from pdgate.engine.vllm.reports import Results
+from pdgate.engine.vllm.worker_side import SLOW_EVICTION_SECONDS
 from pdgate.transfer.messenger.offers import Dropped
+from pdgate.transfer.runtime.jobs import TransferPlan
+from pdgate.transfer.runtime.moving import MoveOrder
+from pdgate.transfer.runtime.running import RunningTransfer
+from pdgate.transfer.tcp.backend import TcpBackend
 from tests.engine.vllm.two_workers import (
     D_BLOCKS,
     LAYOUT,
@@ -16,10 +24,13 @@ from tests.engine.vllm.two_workers import (
     PROMPT,
     SECONDS,
     TOKENS,
+    Engine,
     Pair,
+    asked_of,
     content,
     kept,
 )
+from tests.support.told import Told
 from tests.support.waiting import wait_until
 
 
@@ -92,6 +103,70 @@ def test_a_prefill_that_does_not_end_fails_decode_and_frees_both(
         assert pair.p.freed.wait(SECONDS)
         sent = pair.p.results().sent
     assert sent == {"p1"}
+
+
+@pytest.mark.parametrize("backend", ["shm", "tcp"])
+def test_a_preempted_prefill_does_not_wait_for_a_frozen_decode(backend: str) -> None:
+    """What is written to it is broken off: vLLM's main thread waited for the end of its lease."""
+    with ExitStack() as stack:
+        p = Engine(backend, "prefill", stack)
+        module = "tests.engine.vllm.decode_process"
+        d = stack.enter_context(Told(module, backend, *p.connector.kv_address))
+        assert d.answer() == "asked"
+        p.obey([asked_of(p), Progress("p1", P_BLOCKS, TOKENS)])
+        pushes = p.hand_over._pushes._pushes
+        wait_until(
+            lambda: [one for of_key in pushes.values() for one in of_key if one.began], "a push"
+        )
+        d.freeze()
+        for layer in range(LAYOUT.layers - 1):
+            p.computed(layer)
+
+        began = time.monotonic()
+        p.evict([Evict("p1")])
+
+        assert time.monotonic() - began < SLOW_EVICTION_SECONDS
+        assert not pushes
+        d.thaw()
+        assert d.do("outcome") == "failed"
+        p.obey([kept()])
+        assert p.results().sent == {"p1"}
+
+
+def test_what_is_in_flight_when_a_lease_ends_lands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM does not need the blocks yet; of a slow link decode got nothing."""
+    begun, go_on = threading.Event(), threading.Event()
+    with ExitStack() as stack:
+        pair = Pair("tcp", stack)
+        plan = TcpBackend.plan
+
+        def plan_to_wait(self: TcpBackend, order: MoveOrder) -> TransferPlan:
+            planned = plan(self, order)
+
+            def work(transfer: RunningTransfer) -> None:
+                transfer.on_interrupt(go_on.set)
+                begun.set()
+                assert go_on.wait(SECONDS)
+                transfer.on_interrupt(None)
+                planned.work(transfer)
+
+            return TransferPlan(work)
+
+        monkeypatch.setattr(TcpBackend, "plan", plan_to_wait)
+        pair.p.obey([pair.delegated(), Progress("p1", P_BLOCKS, TOKENS)])
+        for layer in range(LAYOUT.layers):
+            pair.compute(layer)
+        pair.p.obey([kept()])
+        assert begun.wait(SECONDS)
+        pair.p._now = lambda: math.inf
+
+        assert pair.p.results().sent == frozenset()
+        go_on.set()
+
+        assert pair.d.outcome().failed == frozenset()
+        assert pair.same()
+        assert pair.p.freed.wait(SECONDS)
+        assert pair.p.results().sent == {"p1"}
 
 
 def test_a_cancelled_load_ends_on_both_sides(pair: Pair) -> None:

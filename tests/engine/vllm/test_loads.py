@@ -5,7 +5,7 @@ import pytest
 from pdgate.engine.connector import Keep, Load
 from pdgate.engine.vllm.orders import CancelOrder, LetGo, RefuseOrder
 from pdgate.engine.vllm.reports import NOTHING, Results
-from tests.engine.vllm.worker_rig import BLOCKS, Rig, asked, fetch
+from tests.engine.vllm.worker_rig import BLOCK_TOKENS, BLOCKS, Rig, asked, fetch
 
 
 @pytest.mark.parametrize("error", [None, "broken peer"])
@@ -83,6 +83,17 @@ def test_a_load_that_will_not_succeed_fails_before_its_blocks_are_free(rig: Rig)
 
     early = rig.results()
     assert (early.failed, early.received) == (frozenset({"d1"}), frozenset())
+    assert early.invalid == set(BLOCKS)
     rig.worker.loaded("d1", "silent peer")
     assert rig.results().received == {"d1"}
     assert rig.results() is NOTHING
+
+
+def test_blocks_that_others_share_are_not_called_invalid(rig: Rig) -> None:
+    """vLLM would fail, or compute again, whoever else has them."""
+    rig.plan("d1", Load(9, ""))
+    rig.obey(fetch(skip=BLOCK_TOKENS))
+
+    rig.worker.gave_up("d1", "silent peer")
+
+    assert rig.results().invalid == set(BLOCKS[1:])

@@ -46,11 +46,22 @@ def test_held_blocks_are_reported_sent_once() -> None:
 def test_a_load_that_will_fail_is_said_so_before_it_has_ended() -> None:
     """vLLM can answer the client then, and keeps the blocks until the end."""
     reports = Reports()
-    reports.receiving("a")
+    reports.receiving("a", (5, 6))
 
     reports.failing("a")
     reports.failing("unknown")
 
-    assert reports.take() == Results(frozenset(), frozenset(), frozenset({"a"}))
+    assert reports.take() == Results(frozenset(), frozenset(), frozenset({"a"}), frozenset({5, 6}))
     assert reports.received("a", failed=True)
-    assert reports.take().received == {"a"}
+    assert reports.take() == Results(frozenset(), frozenset({"a"}), frozenset({"a"}))
+
+
+def test_blocks_of_a_load_that_has_ended_are_not_called_invalid() -> None:
+    """They may be another request's when vLLM hears of it."""
+    reports = Reports()
+    reports.receiving("a", (5, 6))
+    assert reports.received("a", failed=True)
+
+    reports.failing("a")
+
+    assert reports.take().invalid == set()

@@ -76,7 +76,7 @@ class Engine(WorkerSide, PromptCalls):
             )
             return self.hand_over
 
-        super().__init__(connect, self._its_own_api, steps=steps)
+        super().__init__(connect, self._its_own_api, layout.block_tokens, steps=steps)
         stack.callback(self.close)
 
     def _its_own_api(self, failed: Failed) -> PromptCalls:
@@ -140,9 +140,7 @@ class Pair:
 
     def asked(self) -> Hold:
         """P's request for what D has somehow asked of it has come in."""
-        assert self.p.asked_for.wait(SECONDS)
-        params = {"do_remote_decode": True, PREFILL_ID: self.p.prefills[0], **self.p.params[0]}
-        return Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], params))
+        return asked_of(self.p)
 
     def compute(self, layer: int) -> None:
         for place, block_id in enumerate(P_BLOCKS):
@@ -155,6 +153,13 @@ class Pair:
             for layer in range(LAYOUT.layers)
             for place, block_id in enumerate(D_BLOCKS)
         )
+
+
+def asked_of(p: Engine) -> Hold:
+    """As `Pair.asked`, whoever has asked."""
+    assert p.asked_for.wait(SECONDS)
+    params = {"do_remote_decode": True, PREFILL_ID: p.prefills[0], **p.params[0]}
+    return Hold(AskedRequest("p1", "r", PROMPT[:TOKENS], params))
 
 
 def content(layer: int, place: int) -> bytes:

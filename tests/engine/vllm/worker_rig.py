@@ -1,6 +1,5 @@
 """A worker's half with a connector that only writes down, and a clock that the test sets."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from pdgate.engine.vllm.worker_side import WorkerSide
 from pdgate.transfer.messenger.counters import MessengerCounters
 
 LEASE_SECONDS = 10.0
+BLOCK_TOKENS = 4
 BLOCKS = (5, 6, 7)
 
 
@@ -30,7 +30,6 @@ class WritesDown(Connector):
         self.plans: dict[str, Load | Keep | Exception | None] = {}
         self.breaks_at = ""
         self.in_use = False
-        self.dropping = threading.Event()
 
     def plan(self, arrival: Arrival) -> Load | Keep | None:
         plan = self.plans.get(arrival.id)
@@ -62,8 +61,10 @@ class WritesDown(Connector):
 
     def dropped(self, request_id: str, why: str) -> bool:
         self._say("dropped", request_id)
-        self.dropping.set()
         return self.in_use
+
+    def break_off(self, request_id: str) -> None:
+        self._say("break off", request_id)
 
     def close(self) -> None:
         self._say("close")
@@ -102,7 +103,7 @@ class Rig:
             self.calls = FakeCalls(failed)
             return self.calls
 
-        self.worker = WorkerSide(self._connect, calls, lambda: self.now)
+        self.worker = WorkerSide(self._connect, calls, BLOCK_TOKENS, lambda: self.now)
 
     def _connect(self, core: Core) -> Connector:
         self.connector = WritesDown(core)

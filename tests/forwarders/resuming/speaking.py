@@ -7,7 +7,9 @@ said so far: whoever goes on at the wrong place fails the test.
 import codecs
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from pdgate.forwarders.base import Leg
 from pdgate.protocols import sse
@@ -21,6 +23,13 @@ PROMPT = [900, 901, 902]
 TEXT = 'Grüße, 🌍! \\u00e9 ist "é"\n'
 SAID = list(TEXT.encode())
 END = 300
+PING: Final = b": ping\n\n"
+NO_CHOICES: Final = b"no choices"
+"""Stands for a chunk of the stream that has none."""
+
+_count: Final = TypeAdapter(int).validate_python
+_flag: Final = TypeAdapter(bool).validate_python
+"""As engines read them, whose models of requests are not strict."""
 
 
 class Speaking(Scripted):
@@ -34,6 +43,8 @@ class Speaking(Scripted):
         refusing: What they say to who asks for token ids.
         without: A field that these engines do not know.
         opening: What comes before the first event.
+        between: And after each one.
+        unfinished: The finish_reason of what goes on.
     """
 
     def __init__(
@@ -45,6 +56,8 @@ class Speaking(Scripted):
         refusing: GatewayError | None = None,
         without: str = "",
         opening: bytes = b"",
+        between: bytes = b"",
+        unfinished: str | None = None,
     ) -> None:
         super().__init__()
         self.breaks = list(breaks)
@@ -54,6 +67,8 @@ class Speaking(Scripted):
         self.refusing = refusing
         self.without = without
         self.opening = opening
+        self.between = between
+        self.unfinished = unfinished
 
     async def _head(self, leg: Leg) -> Sequence[Step]:
         body = json.loads(encode(leg.body))
@@ -63,17 +78,33 @@ class Speaking(Scripted):
         if self.refusing is not None and body.get("return_token_ids"):
             raise self.refusing
         events: list[Step] = [self.opening] if self.opening else []
-        events += list(_events(body, self.merged, f"answer-{len(self.sent)}"))
+        name = f"answer-{len(self.sent)}"
+        events += list(_events(body, self.merged, name, self.unfinished))
         if self.without:
             events = [_without(event, self.without) for event in events]
+        between = self.between
+        if between == NO_CHOICES:
+            between = sse.event({**_head_of(body, name), "choices": []})
         if not self.breaks:
             if self.then is not None:
                 raise self.then
-            return events
-        return [*events[: self.breaks.pop(0)], *(self.how or [EngineFailed("broke off")])]
+            return _joined(events, between)
+        before = _joined(events[: self.breaks.pop(0)], between)
+        return [*before, *(self.how or [EngineFailed("broke off", broke_off=True)])]
 
 
-def _events(body: dict[str, Any], merged: Sequence[int], name: str) -> Iterator[bytes]:
+def _joined(events: Sequence[Step], between: bytes) -> list[Step]:
+    return [step for event in events for step in (event, between) if step]
+
+
+def _head_of(body: dict[str, Any], name: str) -> dict[str, Any]:
+    kind = "chat.completion.chunk" if "messages" in body else "text_completion"
+    return {"id": name, "created": len(name), "model": name, "object": kind}
+
+
+def _events(
+    body: dict[str, Any], merged: Sequence[int], name: str, unfinished: str | None
+) -> Iterator[bytes]:
     chat = "messages" in body
     prompt = body["prompt"] if isinstance(body.get("prompt"), list) else PROMPT
     assert prompt[: len(PROMPT)] == PROMPT
@@ -84,14 +115,14 @@ def _events(body: dict[str, Any], merged: Sequence[int], name: str) -> Iterator[
     decoder = codecs.getincrementaldecoder("utf-8")()
     left = [*SAID[len(before) :], END]
     limit = body.get("max_completion_tokens", body.get("max_tokens", None if chat else 16))
-    tokens = left if limit is None else left[:limit]
+    tokens = left if limit is None else left[: _count(limit)]
     assert tokens
-    ids = body.get("return_token_ids") is True
-    head = {"id": name, "created": len(name), "model": name}
-    head["object"] = "chat.completion.chunk" if chat else "text_completion"
+    assert _count(body.get("min_tokens") or 0) >= 0
+    ids = _flag(body.get("return_token_ids") or False)
+    head = _head_of(body, name)
     if chat:
         delta = {"role": "assistant", "content": ""}
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": unfinished}
         more = {"prompt_token_ids": prompt} if ids else {}
         yield sse.event({**head, "choices": [choice], **more})
     start, offset, turn = 0, 0, 0
@@ -102,11 +133,11 @@ def _events(body: dict[str, Any], merged: Sequence[int], name: str) -> Iterator[
         text = "".join(decoder.decode(bytes([token])) for token in some if token != END)
         choice = {"index": 0, "delta": {"content": text}} if chat else {"index": 0, "text": text}
         choice["logprobs"] = None
-        if body.get("logprobs") is not None and body["logprobs"] is not False:
+        if _wants_logprobs(body, chat):
             choice["logprobs"] = _logprobs(some, offset, body, chat)
         start += len(some)
         offset += len(some)
-        choice["finish_reason"] = None
+        choice["finish_reason"] = unfinished
         if start == len(tokens):
             choice["finish_reason"] = "stop" if some[-1] == END else "length"
         if ids:
@@ -114,17 +145,22 @@ def _events(body: dict[str, Any], merged: Sequence[int], name: str) -> Iterator[
             if not chat:
                 choice["prompt_token_ids"] = prompt if start == len(some) else None
         yield sse.event({**head, "choices": [choice]})
-    if (body.get("stream_options") or {}).get("include_usage"):
+    if _flag((body.get("stream_options") or {}).get("include_usage", False)):
         counts = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens)}
         total = {**counts, "total_tokens": len(prompt) + len(tokens)}
         yield sse.event({**head, "choices": [], "usage": total})
     yield sse.DONE
 
 
+def _wants_logprobs(body: dict[str, Any], chat: bool) -> bool:
+    said = body.get("logprobs")
+    return _flag(said or False) if chat else said is not None
+
+
 def _logprobs(tokens: Sequence[int], offset: int, body: dict[str, Any], chat: bool) -> Any:
     named = [(chr(token), -token / 100) for token in tokens]
     if chat:
-        count = body.get("top_logprobs", 0)
+        count = _count(body.get("top_logprobs", 0))
         return {
             "content": [
                 {**_entry(*one), "top_logprobs": [_entry(*one), _entry("?", -9.0)][:count]}
@@ -132,10 +168,11 @@ def _logprobs(tokens: Sequence[int], offset: int, body: dict[str, Any], chat: bo
             ],
             "refusal": None,
         }
+    count = _count(body["logprobs"])
     return {
         "tokens": [name for name, _ in named],
         "token_logprobs": [number for _, number in named],
-        "top_logprobs": [dict([one, ("?", -9.0)][: max(1, body["logprobs"])]) for one in named],
+        "top_logprobs": [dict([one, ("?", -9.0)][: max(1, count)]) for one in named],
         "text_offset": [offset + at for at in range(len(tokens))],
     }
 

@@ -99,6 +99,28 @@ async def test_calls_wait_for_a_target_that_is_set_until_prefill_has_read_what_i
         assert [(await call).status_code for call in calls] == [200, 200, 200]
 
 
+@pytest.mark.parametrize("protocol", ["plain", "vllm-kvt"])
+async def test_an_engine_that_has_read_is_asked_again_though_its_whole_answer_is_not_there(
+    protocol: str,
+) -> None:
+    """When it should have, as nothing else tells: a whole answer comes with its last token."""
+    answers = Held()
+    engines = [Engine(Role.PLAIN, answers)]
+    if protocol != "plain":
+        engines = [Engine(Role.PREFILL), Engine(Role.DECODE, answers)]
+        for engine in engines:
+            engine.entry = {"protocol": protocol, "kv": "127.0.0.1:9"}
+    targets = TargetsSection(ttft_seconds=0.5)
+    async with gateway_of(*engines, targets=targets) as gateway:
+        long = [{"role": "user", "content": "word " * 1_200}]
+        calls = [asyncio.create_task(gateway.chat(messages=long)) for _ in range(3)]
+
+        for call in [await answers.next() for _ in calls]:
+            await answer(call)
+
+        assert [(await call).status_code for call in calls] == [200, 200, 200]
+
+
 async def test_the_more_urgent_call_is_served_first() -> None:
     plain = Held()
     async with gateway_of(Engine(Role.PLAIN, plain), admission=ONE_AT_DECODE) as gateway:
@@ -189,16 +211,16 @@ async def test_engines_are_chosen_by_what_a_call_has_waited(
             return endpoints[0]
 
     monkeypatch.setattr(Policies, "of", lambda *_: First())
-    plain = Held()
-    engines = Engine(Role.PLAIN, plain), Engine(Role.PLAIN, plain)
-    async with gateway_of(*engines, admission=ONE_AT_DECODE) as gateway:
+    decode = Held()
+    engines = Engine(Role.PREFILL), Engine(Role.PREFILL), Engine(Role.DECODE, decode)
+    async with gateway_of(*engines, admission=AdmissionSection(decode_concurrency=2)) as gateway:
         calls = [ask(gateway), ask(gateway)]
-        held = [await plain.next(), await plain.next()]
+        held = [await decode.next(), await decode.next()]
         calls.append(ask(gateway))
         await until_waiting(gateway, 1)
         await answer(held[0])
         await answer(held[1])
-        await answer(await plain.next())
+        await answer(await decode.next())
 
         assert [(await call).status_code for call in calls] == [200, 200, 200]
 

@@ -256,3 +256,14 @@ async def test_where_a_pair_cannot_split_it_a_plain_engine_has_it() -> None:
     engines = [Engine(Role.PREFILL), Engine(Role.DECODE), plain]
     async with gateway_of(*engines, pdd_protocol="sglang") as gateway:
         assert (await gateway.http.post(MESSAGES, json=MESSAGE)).json() == SAID
+
+
+@pytest.mark.parametrize(("background", "status"), [(True, 200), ("true", 200), ("false", 502)])
+async def test_a_response_that_runs_on_is_one_that_was_asked_to(
+    background: object, status: int
+) -> None:
+    engine = Engine(Role.PLAIN, says(as_json({**RESPONDED, "status": "in_progress", "output": []})))
+    async with gateway_of(engine, max_attempts=1) as gateway:
+        said = await gateway.http.post(RESPONSES, json={**QUESTION, "background": background})
+
+        assert said.status_code == status

@@ -8,6 +8,7 @@ import pytest
 from pdgate.gateway.config import Settings
 from pdgate.gateway.config.complaints import ConfigError
 from pdgate.gateway.config.load import load
+from pdgate.gateway.kv_events.translation import EventTranslation
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.apis import MESSAGES
 from pdgate.protocols.call import CHAT
@@ -56,6 +57,25 @@ async def test_adapters_are_models_whose_card_names_the_one_that_they_change() -
         assert [body["model"] for body in first.bodies] == ["org/lora"] * 3
         assert names(await gateway.http.get("/v1/models")) == ["base", "org/lora"]
         assert (await gateway.http.get("/v1/models/org/lora")).json() == cards[1]
+
+
+async def test_engines_events_are_read_with_the_adapters_that_they_announce(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also before a block of one was published: its first call would be credited with the base model's."""
+    known: list[str] = []
+    monkeypatch.setattr(EventTranslation, "know_adapters", lambda _, names: known.extend(names))
+    engine = Engine(Role.PLAIN, None, "base")
+    cards = [
+        {"id": "base", "parent": None},
+        {"id": "lora", "parent": "base"},
+        {"id": "other", "parent": "other"},
+    ]
+    engine.probes["/v1/models"] = as_json({"object": "list", "data": cards})
+    async with gateway_of(engine, kv_events={"endpoint": "ask"}) as gateway:
+        assert names(await gateway.http.get("/v1/models")) == ["base", "lora", "other"]
+
+    assert set(known) == {"lora"}
 
 
 async def test_a_model_has_policies_of_its_own() -> None:

@@ -1,6 +1,10 @@
 """What every state of batches keeps to: SQLite's, and Redis'."""
 
 import asyncio
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,6 +14,8 @@ from pdgate.gateway.batch.lines import LineResult
 from pdgate.gateway.batch.objects import BatchObject, BatchStatus, StoredFile
 from pdgate.gateway.batch.state import BatchState, StoredBatch
 from tests.gateway.batch.states import ANY, LATER, States, batch, file
+
+DATABASE = [f"state.sqlite3{end}" for end in ("", "-wal", "-shm")]
 
 
 async def added(state: BatchState, *files: StoredFile) -> None:
@@ -266,3 +272,38 @@ async def test_one_process_leads_until_it_resigns(states: States) -> None:
     await one.lead.resign()
     assert await other.lead.take()
     assert not await one.lead.take()
+
+
+async def test_the_file_of_states_is_for_us_alone_in_a_folder_that_others_read(
+    tmp_path: Path,
+) -> None:
+    os.chmod(tmp_path, 0o755)
+    states = States(tmp_path, "")
+    before = os.umask(0)
+    try:
+        await added(states.process().routed, file("f"))
+        with os.scandir(tmp_path) as found:
+            modes = {one.name: one.stat().st_mode & 0o777 for one in found}
+    finally:
+        os.umask(before)
+        await states.close()
+
+    assert modes == dict.fromkeys(DATABASE, 0o600)
+
+
+async def test_a_file_of_states_that_others_could_read_is_for_us_alone_from_now_on(
+    tmp_path: Path,
+) -> None:
+    """Older versions made it so; and its process may have died, and left the files beside it."""
+    path = tmp_path / "state.sqlite3"
+    with closing(sqlite3.connect(path)) as older:
+        older.execute("PRAGMA journal_mode=WAL")
+        older.execute("CREATE TABLE old (x)")
+        for name in DATABASE:
+            os.chmod(tmp_path / name, 0o644)
+        states = States(tmp_path, "")
+        await added(states.process().routed, file("f"))
+        modes = [os.stat(tmp_path / name).st_mode & 0o777 for name in DATABASE]
+        await states.close()
+
+    assert modes == [0o600] * len(DATABASE)

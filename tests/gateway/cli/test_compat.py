@@ -98,6 +98,14 @@ def test_ranks_behind_one_url_are_engines_of_their_own(served: list[Settings]) -
     ]
 
 
+def test_a_queue_is_said_to_need_what_calls_wait_for(served: list[Settings]) -> None:
+    code, said = run("--compat vllm-router --worker-urls http://w1:8000 --queue-size 10")
+
+    assert code == 0, said
+    assert served[0].admission.waiting == 10
+    assert "--queue-size: calls wait for room or a target: --decode-concurrency" in said
+
+
 def test_our_own_flags_go_along(served: list[Settings]) -> None:
     code, said = run("--call-log --compat vllm-router --worker-urls http://w1:8000 --workers 2")
 

@@ -10,7 +10,8 @@ import grpc
 import pytest
 
 from pdgate.gateway.config.sections import HealthSection
-from pdgate.gateway.endpoint_picker import wire
+from pdgate.gateway.endpoint_picker import picking, wire
+from pdgate.gateway.endpoint_picker.picking import EndpointPicker
 from pdgate.gateway.security.keys import hash_of
 from pdgate.protocols.instance import Role
 from tests.support.ext_proc import (
@@ -24,7 +25,7 @@ from tests.support.ext_proc import (
     refusal,
     streamed,
 )
-from tests.support.fleet import Engine, Gateway, gateway_of
+from tests.support.fleet import Engine, Gateway, as_json, gateway_of
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -176,6 +177,18 @@ async def test_a_subset_without_an_engine_is_503(subset: list[str]) -> None:
         assert (status, error["code"]) == (503, "no_instance")
 
 
+async def test_who_else_could_answer_has_room_for_the_call() -> None:
+    """It would refuse the call, which another one holds."""
+    engines = [Engine(Role.PLAIN) for _ in range(3)]
+    for engine, length in zip(engines, (1000, 8000, 8000), strict=True):
+        card = {"id": "m", "object": "model", "max_model_len": length}
+        engine.probes["/v1/models"] = as_json({"object": "list", "data": [card]})
+    async with picker_of(*engines, epp={"fallbacks": 2}) as (_, picker):
+        for tokens, expected in ((100, engines), (4000, engines[1:])):
+            choice = await picker.request().asks(max_tokens=tokens)
+            assert sorted(destination(choice)) == sorted(map(addressed, expected))
+
+
 async def test_a_response_of_the_next_engine_says_that_the_first_failed() -> None:
     engines = [Engine(Role.PLAIN), Engine(Role.PLAIN)]
     async with picker_of(*engines) as (gateway, picker):
@@ -276,6 +289,49 @@ async def test_calls_wait_for_room_and_those_beyond_the_line_get_429() -> None:
 
         await first.response_head(ends=True)
         assert destination(await waiting)
+
+
+async def test_a_call_whose_objective_gives_way_takes_no_place_from_one_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not from a less urgent one either, as it does not wait itself."""
+    made: list[EndpointPicker] = []
+
+    def make(*args: Any) -> EndpointPicker:
+        made.append(EndpointPicker(*args))
+        return made[-1]
+
+    monkeypatch.setattr(picking, "EndpointPicker", make)
+    limits = {"decode_concurrency": 1, "waiting": 1, "wait_seconds": 60.0}
+    async with picker_of(Engine(Role.PLAIN), admission=limits) as (gateway, picker):
+        made[0].priority_of = {"rest": -1}.get
+        first = picker.request()
+        await first.asks()
+        waiting = asyncio.create_task(picker.request().asks({"x-priority": "7"}))
+
+        async def waits() -> bool:
+            return (await gateway.metrics()).get(("pdgate_calls_waiting", "m")) == 1
+
+        await until(waits, "a call in the line")
+        choice = await picker.request().asks({"x-gateway-inference-objective": "rest"})
+        assert refusal(choice)[0] == 429
+        assert await waits()
+
+        await first.response_head(ends=True)
+        assert destination(await waiting)
+
+
+@pytest.mark.parametrize("split", [True, False], ids=["split", "plain"])
+async def test_a_prompt_counts_as_read_in_time_though_its_whole_response_has_not_begun(
+    split: bool,
+) -> None:
+    """Calls wait until an engine has little to read, and nothing tells when it has read this one."""
+    engines = [Engine(Role.PREFILL), Engine(Role.DECODE)] if split else [Engine(Role.PLAIN)]
+    long = [{"role": "user", "content": "word " * 1_200}]
+    async with picker_of(*engines, targets={"ttft_seconds": 0.5}) as (_, picker):
+        asking = [picker.request() for _ in range(3)]
+        for one in asking:
+            assert destination(await one.asks(messages=long))
 
 
 async def test_a_key_is_asked_for_and_its_calls_are_counted() -> None:

@@ -327,6 +327,28 @@ async def test_what_a_client_that_has_left_has_sent_is_not_parsed(
     assert 0 < pieces <= 2 * limits.SLICE_BYTES // len(two_bytes)
 
 
+async def test_a_head_weighs_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred short headers are 900 bytes on the wire, and 20 KB here."""
+    lines = b"".join(b"a%02d: 1\r\n" % number for number in range(100))
+    async with gateway_of(Engine(Role.PLAIN)) as gateway:
+        with monkeypatch.context() as little:
+            little.setattr(crowd, "LOOSE_BYTES", 10_000)
+
+            assert await said_to(gateway, b"GET / HTTP/1.1\r\n" + lines) == b""
+        assert (await gateway.chat()).status_code == 200
+
+
+async def test_early_requests_weigh_what_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ninety of them are 3 KB on the wire, and 130 KB here."""
+    early = b"GET /health HTTP/1.1\r\nhost: g\r\n\r\n" * 90
+    async with gateway_of(Engine(Role.PLAIN)) as gateway:
+        with monkeypatch.context() as little:
+            little.setattr(crowd, "LOOSE_BYTES", 60_000)
+
+            assert await said_to(gateway, early) == b""
+        assert (await gateway.chat()).status_code == 200
+
+
 class Member:
     """One that only holds."""
 

@@ -7,8 +7,10 @@ import pytest
 
 from pdgate.gateway.config.sections import TimeoutsSection
 from pdgate.gateway.front.pings import PING, Pings
+from pdgate.protocols.apis import RESPONSES
 from pdgate.protocols.instance import Role
 from pdgate.protocols.sse import MAX_EVENT_BYTES
+from tests.support.answers import usage
 from tests.support.fleet import (
     JSON_TYPE,
     LAST_CHUNK,
@@ -18,6 +20,7 @@ from tests.support.fleet import (
     Held,
     ask,
     gateway_of,
+    post,
 )
 from tests.support.raw_server import chunk
 
@@ -27,21 +30,58 @@ EVENT = b'data: {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"
 OFTEN = TimeoutsSection(ping_seconds=0.01)
 
 
-async def test_a_silent_stream_is_kept_alive_and_goes_on() -> None:
+@pytest.mark.parametrize("event", [EVENT, EVENT.replace(b"\n", b"\r\n")], ids=["LF", "CRLF"])
+async def test_a_silent_stream_is_kept_alive_and_goes_on(event: bytes) -> None:
     decode = Held()
     engines = Engine(Role.PREFILL), Engine(Role.DECODE, decode)
     async with gateway_of(*engines, timeouts=OFTEN) as gateway, asyncio.timeout(PATIENCE_SECONDS):
         reader, writer = await gateway.wire()
         writer.write(ask(stream=True))
         call = await decode.next()
-        await call.peer.send(STREAM_HEAD + chunk(EVENT))
-        await reader.readuntil(chunk(EVENT))
+        await call.peer.send(STREAM_HEAD + chunk(event))
+        await reader.readuntil(chunk(event))
 
         assert await reader.readexactly(len(chunk(PING)) * 2) == chunk(PING) * 2
 
-        await call.peer.send(chunk(EVENT) + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+        await call.peer.send(chunk(event) + chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
         rest = await reader.readuntil(LAST_CHUNK)
-        assert rest.replace(chunk(PING), b"").count(EVENT) == 1
+        assert rest.replace(chunk(PING), b"").count(event) == 1
+
+
+async def test_an_error_behind_a_comment_is_numbered_after_the_last_event() -> None:
+    held = Held()
+    created = (
+        b'event: response.created\ndata: {"type": "response.created", "sequence_number": 0}\n\n'
+    )
+    delta = b'data: {"type": "response.output_text.delta", "sequence_number": 7, "delta": "a"}\n\n'
+    async with gateway_of(Engine(Role.PLAIN, held), timeouts=OFTEN) as gateway:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            reader, writer = await gateway.wire()
+            body = b'{"model": "m", "input": "hi", "stream": true}'
+            writer.write(post(body, JSON_TYPE, path=RESPONSES))
+            call = await held.next()
+            await call.peer.send(STREAM_HEAD + chunk(created) + chunk(delta))
+            await reader.readuntil(delta)
+            await reader.readuntil(PING)
+            await call.peer.abort()
+
+            assert b'"sequence_number":8' in await reader.readuntil(LAST_CHUNK)
+
+
+async def test_usage_is_found_before_a_comment() -> None:
+    held = Held()
+    async with gateway_of(Engine(Role.PLAIN, held), timeouts=OFTEN) as gateway:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            reader, writer = await gateway.wire()
+            writer.write(ask(stream=True))
+            call = await held.next()
+            await call.peer.send(STREAM_HEAD + chunk(EVENT) + chunk(usage(3)))
+            await reader.readuntil(usage(3))
+            await reader.readuntil(PING)
+            await call.peer.send(chunk(b"data: [DONE]\n\n") + LAST_CHUNK)
+            await reader.readuntil(LAST_CHUNK)
+
+        assert (await gateway.metrics())["pdgate_tokens_total", "generated", "m"] == 3
 
 
 async def test_no_comment_gets_into_the_middle_of_an_event() -> None:

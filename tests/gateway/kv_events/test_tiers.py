@@ -1,5 +1,6 @@
 """What an engine has beyond its pages is known by tier, outlives the pages, and counts at the tier's price."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ def by_names(cache: KvCache, medium: str) -> dict[str, Any]:
     return cache.stored(TOKENS, token_ids=[], parent_block_hash=None, block_size=0, medium=medium)
 
 
-def gone(cache: KvCache, medium: str) -> dict[str, Any]:
-    return cache.removed(TOKENS) | {"medium": medium}
+def gone(cache: KvCache, medium: str, tokens: Sequence[int] = TOKENS) -> dict[str, Any]:
+    return cache.removed(tokens) | {"medium": medium}
 
 
 @pytest.fixture
@@ -81,6 +82,49 @@ def test_only_what_lies_beyond_the_pages_is_dearer(call: Call) -> None:
 
     assert fleet.share(call) == pytest.approx(0.5 + 0.5 * 0.6, abs=0.05)
     assert worth(100, [(0.1, 80), (0.1, 200), (0.5, 300)]) == 100 + 90 + 50
+
+
+def test_what_lies_in_a_tier_behind_blocks_that_are_nowhere_does_not_count(call: Call) -> None:
+    """The tier never had the first half, or has dropped it, as it was hot in the pages and so never used there."""
+    fleet, never, dropped = Fleet(), KvCache(), KvCache()
+    fleet.says("a", never.stored(TOKENS))
+    fleet.says("b", dropped.stored(TOKENS[:640]), dropped.stored(TOKENS[:640], medium="CPU"))
+    assert fleet.share(call) == 1
+    fleet.says("a", never.stored(TOKENS, 30, medium="CPU"))
+    fleet.says("b", gone(dropped, "CPU", TOKENS[:480]))
+    fleet.says("b", dropped.stored(TOKENS, 40), dropped.stored(TOKENS, 40, medium="CPU"))
+    assert fleet.share(call) == fleet.share(call, "b") == 1
+
+    for name, cache in (("a", never), ("b", dropped)):
+        fleet.says(name, gone(cache, "GPU"))
+        assert fleet.share(call, name) == 0
+
+
+def test_what_a_tier_drops_while_the_pages_have_it_is_no_loss(call: Call) -> None:
+    fleet, cache = Fleet(), KvCache()
+    fleet.says("a", cache.stored(TOKENS), by_names(cache, "CPU"))
+    fleet.share(call)
+
+    fleet.says("a", gone(cache, "CPU", TOKENS[:480]))
+    fleet.says("a", cache.removed(TOKENS, 30))
+    assert fleet.share(call) == pytest.approx(0.5 + 0.5 * 0.9, abs=0.05)
+
+    fleet.says("a", gone(cache, "GPU", TOKENS[:480]))
+    assert fleet.share(call) == 0
+
+
+def test_what_a_tier_has_counts_again_once_the_pages_have_what_comes_before(call: Call) -> None:
+    """The engine says no word of what it need not write into the tier again."""
+    fleet, cache = Fleet(), KvCache()
+    fleet.says("a", cache.stored(TOKENS), by_names(cache, "CPU"))
+    fleet.share(call)
+    fleet.says("a", gone(cache, "CPU", TOKENS[:480]), gone(cache, "GPU"))
+    assert fleet.share(call) == 0
+
+    fleet.says("a", cache.stored(TOKENS[:320]), cache.stored(TOKENS, 20))
+    fleet.says("a", cache.removed(TOKENS, 30))
+
+    assert fleet.share(call) == pytest.approx(0.5 + 0.5 * 0.9, abs=0.05)
 
 
 def test_names_that_nobody_knows_have_no_place_and_a_cleared_engine_has_nothing(call: Call) -> None:

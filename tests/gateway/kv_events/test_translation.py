@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from pdgate.gateway.kv_events.cached import Cached
 from pdgate.gateway.kv_events.events import Stored
 from pdgate.gateway.kv_events.prompts import is_text, of_text, of_token_ids, token_ids
@@ -198,6 +200,42 @@ def test_tenants_and_adapters_are_kept_apart() -> None:
     assert shares(model="base") == (0, 0)
 
 
+def test_an_adapter_is_not_credited_with_what_engines_have_of_the_model_that_it_changes() -> None:
+    """Its first call is tied before any engine can have published a block of it."""
+    fleet, cache = Fleet(), KvCache()
+    fleet.says("a", cache.stored(TOKENS))
+    fleet.translation.know_adapters(["lora"])
+
+    first = completion(TOKENS, model="lora")
+    assert fleet.share(first) == 0
+    assert fleet.share(completion(TOKENS, model="base")) == 1
+
+    fleet.says("b", cache.stored(TOKENS, lora_name="lora", extra_keys=[["lora"]] * 60))
+    assert (fleet.share(first), fleet.share(first, "b")) == (0, 1)
+
+
+@pytest.mark.parametrize("by_events", [True, False])
+def test_what_an_adapter_was_credited_with_before_it_was_known_is_taken_back(
+    *, by_events: bool
+) -> None:
+    """As of an engine whose card of it names no parent; also in a tier."""
+    fleet, cache = Fleet(), KvCache()
+    fleet.says("a", cache.stored(TOKENS), cache.stored(TOKENS, medium="CPU"))
+    calls = [completion(TOKENS[:count], model="lora") for count in (960, 480)]
+    base = completion(TOKENS, model="base")
+    assert [fleet.share(call) for call in (*calls, base)] == [1, 1, 1]
+
+    if not by_events:
+        fleet.translation.know_adapters(["lora"])
+    fleet.says("b", cache.stored(TOKENS, lora_name="lora", extra_keys=[["lora"]] * 60))
+
+    assert [fleet.share(call) for call in calls] == [0, 0]
+    assert [fleet.share(call, "b") for call in calls] == [1, 1]
+    assert (fleet.share(base), fleet.share(base, "b")) == (1, 0)
+    fleet.says("a", cache.removed(TOKENS), cache.removed(TOKENS) | {"medium": "CPU"})
+    assert [fleet.share(call, "b") for call in calls] == [1, 1]
+
+
 def test_a_chat_is_found_by_the_tokens_that_an_engine_tells() -> None:
     fleet, cache = Fleet(), KvCache()
     body = {"messages": Raw(encode([{"role": "user", "content": "x" * 4000}]))}
@@ -220,6 +258,24 @@ def test_engines_are_not_asked_to_fetch_pictures() -> None:
     assert not is_text(chat({"type": "input_audio", "input_audio": {}}, text))
     assert is_text(completion("text"))
     assert not is_text(completion(["one", "two"]))
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("extra_key", "tenant"),
+        ("lora_path", "an-adapter"),
+        ("truncate_prompt_tokens", 500),
+        ("truncation_side", "left"),
+    ],
+)
+def test_a_prompt_that_engines_keep_as_another_one_is_not_found_by_its_tokens(
+    field: str, said: object
+) -> None:
+    """Events do not say so, or its tokens are others."""
+    for value, found in ((said, False), (None, True)):
+        assert (token_ids(completion(TOKENS, **{field: value})) is not None) == found
+        assert is_text(completion("text", **{field: value})) == found
 
 
 def test_blocks_whose_parent_is_unknown_have_no_place() -> None:

@@ -14,8 +14,8 @@ from pdgate.gateway.kv_events import subscriptions, tokenizing
 from pdgate.gateway.kv_events.events import MOST_BATCH_BLOCKS
 from pdgate.gateway.kv_events.subscriptions import Where
 from pdgate.gateway.kv_events.watch import EventWatch
+from pdgate.gateway.metrics.page import registry_of
 from pdgate.gateway.upstream.one_shot import OneShotAnswer
-from pdgate.gateway.wiring.metrics import registry_of
 from pdgate.protocols.call import CHAT, COMPLETIONS, Call, Raw, encode
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
@@ -228,6 +228,71 @@ async def test_an_engine_that_leaves_has_nothing() -> None:
 
             endpoints.remove("a")
             await until(lambda: not watch.subscriptions.engines, "its end")
+
+            assert watch.index.matched(call(prompt=TOKENS)) == {}
+
+
+@pytest.mark.parametrize("why", ["refused", "no policy asked for a while"])
+async def test_an_engine_that_was_forgotten_and_is_still_heard_has_what_it_had(why: str) -> None:
+    """A connection was refused, as of a host that had no time for one: neither its process nor its cache is gone."""
+    with lossy() as a:
+        a.publish([KvCache().stored(TOKENS)])
+        endpoints = known(instance("a"))
+        async with watching(endpoints, Engines(a=[a])) as watch:
+            endpoints.on_lost = watch.index.forget
+            await until(lambda: stored(watch) == 60, "its blocks")
+            before = watch.index.matched(call(prompt=TOKENS))
+            assert before["a"] > 0
+
+            if why == "refused":
+                endpoints.mark_down("a", why)
+                endpoints.mark_up("a", ["m"])
+            else:
+                watch.index.clear()
+
+            await until(lambda: watch.index.matched(call(prompt=TOKENS)) == before, "its blocks")
+
+
+async def test_an_engine_that_was_down_and_is_not_heard_is_believed_to_have_nothing() -> None:
+    """Its process may have gone, and another one that has nothing yet may be up before it is heard."""
+    endpoints, engines = known(instance("a"), instance("b")), Engines()
+    with lossy() as b:
+        async with watching(endpoints, engines) as watch:
+            endpoints.on_lost = watch.index.forget
+            with lossy() as a:
+                engines.publishers.update(a=[a], b=[b])
+                for one in (a, b):
+                    one.publish([KvCache().stored(TOKENS)])
+                await until(lambda: stored(watch) == 120, "their blocks")
+                assert watch.index.matched(call(prompt=TOKENS)).keys() == {"a", "b"}
+            feed = watch.subscriptions.engines["a"].heard[0].feed
+            await until(lambda: not feed.connected, "the end of a")
+
+            for name in ("a", "b"):
+                endpoints.mark_down(name, "refused")
+                endpoints.mark_up(name, ["m"])
+            await until(lambda: watch.index.matched(call(prompt=TOKENS)), "what b has")
+
+            assert watch.index.matched(call(prompt=TOKENS)).keys() == {"b"}
+
+
+async def test_an_engine_that_sleeps_has_nothing_whatever_it_said_before() -> None:
+    """vLLM publishes that its cache is empty with its first step awake."""
+    cache = KvCache()
+    with lossy() as a:
+        a.publish([cache.stored(TOKENS)])
+        endpoints = known(instance("a"))
+        async with watching(endpoints, Engines(a=[a])) as watch:
+            endpoints.on_lost = watch.index.forget
+            await until(lambda: stored(watch) == 60, "its blocks")
+            assert watch.index.matched(call(prompt=TOKENS))
+
+            endpoints.mark_asleep("a")
+            assert watch.index.matched(call(prompt=TOKENS)) == {}
+            endpoints.mark_up("a", ["m"])
+            other = [1] * 960
+            a.publish([KvCache().stored(other)])
+            await until(lambda: watch.index.matched(call(prompt=other)), "what it has read since")
 
             assert watch.index.matched(call(prompt=TOKENS)) == {}
 

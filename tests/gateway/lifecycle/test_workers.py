@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ class Process:
 
     def kill(self) -> None:
         self.exitcode = -signal.SIGKILL
+
+    def join(self, seconds: float) -> None: ...
 
 
 def parent_of(monkeypatch: pytest.MonkeyPatch, *workers: Process) -> Workers:
@@ -77,3 +80,24 @@ def test_what_ends_the_parent_ends_its_workers(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(SystemExit):
         parent.run()
     assert not worker.is_alive()
+
+
+def test_signals_without_end_do_not_keep_the_parent_from_its_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reload each quarter of a second left frozen and dead workers as they were."""
+    dead = Process()
+    dead.kill()
+    parent = parent_of(monkeypatch, dead)
+    until = monotonic() + 10
+
+    def asked_again(*_: Any) -> None:
+        if monotonic() > until:
+            raise SystemExit("nobody has looked at the worker")
+        parent._events.put((None, (signal.SIGHUP,)))
+
+    monkeypatch.setattr(parent, "_reload", asked_again)
+    parent._events.put((None, (signal.SIGHUP,)))
+
+    # None has ever been ready, so all end.
+    assert parent.run() == 1

@@ -1,6 +1,8 @@
 """What a look at the legs makes of them; its clock is the test's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import pytest
 
 from pdgate.gateway.engine_metrics.counters import EngineCounters
 from pdgate.gateway.engine_metrics.page import MetricsPage
@@ -8,6 +10,7 @@ from pdgate.gateway.liveness.detector import SWEEP_SECONDS, Detector
 from pdgate.gateway.liveness.question import Answered
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.endpoints import Endpoints
+from pdgate.scheduling.reservation import Reservation
 
 SECONDS = 10.0
 D0 = Instance("d0", "http://10.0.1.1:8200", Role.DECODE, "plain")
@@ -177,6 +180,35 @@ def test_an_engine_worked_lately_if_a_leg_ended_well_there_in_the_last_seconds()
         watching.sweep(now)
         seen.append(found.worked_lately)
     assert seen == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("shown", "learns"),
+    [
+        (False, Reservation.presume_end),
+        (False, Reservation.presume_read),
+        (False, Reservation.withdraw),
+        (False, Reservation.end),
+        (True, Reservation.was_read),
+        (True, lambda reserved: reserved.read(0.1)),
+        (True, lambda reserved: reserved.has_read(0.1)),
+    ],
+)  # fmt: skip
+def test_an_engine_worked_lately_if_it_has_shown_that_a_prompt_was_read(
+    shown: bool, learns: Callable[[Reservation], object]
+) -> None:
+    """A prefill engine that only decode engines ask ends no leg of ours."""
+    endpoints = Endpoints([D0])
+    watching = Detector(list, endpoints, SECONDS, lambda _: None)
+    found = endpoints.get(D0.id)
+    assert found is not None
+    reserved = Reservation(found, 1000, True)
+    watching.sweep(0.0)
+    watching.sweep(2 * SECONDS)
+    learns(reserved)
+    watching.sweep(2 * SECONDS + 1)
+    assert found.worked_lately is shown
+    reserved.end()
 
 
 def test_nothing_is_given_up_where_that_is_off() -> None:

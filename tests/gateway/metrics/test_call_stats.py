@@ -150,21 +150,24 @@ def test_what_prefill_had_cached_is_what_was_cached(stats: CallStats, clock: Clo
     }
 
 
-def gaps_of_a_stream(stats: CallStats, clock: Clock) -> Iterator[Record]:
+def gaps_of_a_stream(stats: CallStats, clock: Clock, line: bytes = b"\n") -> Iterator[Record]:
+    def said(event: bytes) -> bytes:
+        return event.replace(b"\n", line)
+
     record = Record(chat(), clock)
     stats.opened(record)
     record.path, record.protocol = PLAIN, "plain"
     if record.gaps is not None:
         answer = ByHand()
         record.gaps.of(answer).start(Collected())
-        answer.data(piece("a"))
+        answer.data(said(piece("a")))
         clock.now += 2
         # Half an event is none.
-        answer.data(piece("b")[:9])
+        answer.data(said(piece("b")[:9]))
         clock.now += 3
-        answer.data(piece("b")[9:])
+        answer.data(said(piece("b")[9:]))
         clock.now += 7
-        answer.data(sse.DONE)
+        answer.data(said(sse.DONE))
         answer.ended(None)
         yield record
     record.committed = record.started
@@ -172,13 +175,14 @@ def gaps_of_a_stream(stats: CallStats, clock: Clock) -> Iterator[Record]:
     stats.closed(record)
 
 
+@pytest.mark.parametrize("line", [b"\n", b"\r\n"])
 async def test_gaps_are_those_between_whole_events_of_every_sixteenth_stream(
-    stats: CallStats, clock: Clock
+    stats: CallStats, clock: Clock, line: bytes
 ) -> None:
     seen_before_the_call_is_closed = [
         told(stats)["pdgate_itl_seconds_sum", "m", "plain"]
         for _ in range(2 * EVERY)
-        for _ in gaps_of_a_stream(stats, clock)
+        for _ in gaps_of_a_stream(stats, clock, line)
     ]
 
     assert seen_before_the_call_is_closed == [5.0, 10.0]

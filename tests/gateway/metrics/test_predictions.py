@@ -4,6 +4,7 @@ from functools import partial
 
 from prometheus_client import generate_latest
 
+from pdgate.gateway.metrics.page import registry_of
 from pdgate.gateway.wiring import metrics
 from pdgate.scheduling.endpoint import Endpoint
 from tests.support.scripted import D0, P0
@@ -16,7 +17,7 @@ def test_error_and_bias_are_told_of_each_instance_that_was_predicted() -> None:
         decode.latency.step_time.learn(8, 0, 8 * 0.02, 1, 100)
     predictions = partial(metrics.predictions, [prefill, decode])
 
-    page = generate_latest(metrics.registry_of(predictions)).decode()
+    page = generate_latest(registry_of(predictions)).decode()
 
     assert 'pdgate_prediction_error{instance="p0",of="prefill"} 0.5' in page
     assert 'pdgate_prediction_bias{instance="p0",of="prefill"} 0.5' in page

@@ -13,7 +13,7 @@ from pdgate.forwarders.base import Leg
 from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.probe import look
 from pdgate.gateway.security.engine_access import EngineAccess
-from pdgate.gateway.security.tls import UnusableTlsFile, engine_context, server_options
+from pdgate.gateway.security.tls import UnusableTlsFile, engine_context, server_context
 from pdgate.gateway.sleep_mode import SleepModes
 from pdgate.gateway.upstream.client import HttpUpstream
 from pdgate.gateway.upstream.settings import UpstreamSettings
@@ -102,12 +102,9 @@ async def test_without_files_the_systems_authorities_count(strict: ssl.SSLContex
         await asked(EngineAccess(engine_context(), NAME), strict)
 
 
-def test_nothing_old_is_spoken(authority: Authority) -> None:
+def test_nothing_old_is_spoken(authority: Authority, ours: Certificate) -> None:
     assert engine_context(authority.cert).minimum_version >= ssl.TLSVersion.TLSv1_2
-
-
-def test_without_a_certificate_uvicorn_is_told_nothing() -> None:
-    assert server_options("", "", "") == {}
+    assert server_context(ours.cert, ours.key, "").minimum_version >= ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize("which", ["gone", "nonsense", "another key", "password", "ca"])

@@ -12,7 +12,13 @@ from pdgate.cluster.directory import StoreAway
 from pdgate.gateway.config.sections import DisaggregationSection
 from pdgate.gateway.sync import shared_store
 from pdgate.gateway.sync.shared_setting import SharedSetting, SharedStatus
-from pdgate.gateway.sync.shared_store import FileStore, RedisStore, SharedStore, StoreState
+from pdgate.gateway.sync.shared_store import (
+    FileStore,
+    NotShared,
+    RedisStore,
+    SharedStore,
+    StoreState,
+)
 from tests.support import waiting
 from tests.support.redis import RedisServer, redis_server
 
@@ -163,8 +169,10 @@ async def test_redis_may_be_away_and_what_was_said_stays_in_force(redis: RedisSe
         assert await process.hears() == TOLD
         redis.stop()
 
-        with pytest.raises(StoreAway):
+        with pytest.raises(NotShared):
             await process.setting.put(CONFIGURED)
+        with pytest.raises(NotShared):
+            await process.setting.change(lambda _: CONFIGURED)
         assert process.setting.section == TOLD
 
         redis.start()

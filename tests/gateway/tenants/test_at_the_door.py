@@ -15,6 +15,7 @@ from pdgate.gateway.config import ConfigError, load
 from pdgate.gateway.config.api_keys import ApiKeyEntry
 from pdgate.gateway.front.hot_protocol import HotProtocol
 from pdgate.gateway.security.keys import hash_of
+from pdgate.protocols.fields import is_true
 from pdgate.protocols.instance import Role
 from tests.support import fleet, waiting
 from tests.support.fleet import (
@@ -181,6 +182,47 @@ async def test_a_stream_is_counted_by_its_engine_and_its_client_sees_no_more_tha
     assert asked.content == word("a") + word("b") + END + LAST + DONE
     assert took == {"prompt": 24, "cached": 16, "generated": 10, "calls": 2}
     assert [body["stream_options"] for body in engine.bodies] == [{"include_usage": True}] * 2
+
+
+@pytest.mark.parametrize(("flag", "shown"), [("no", b""), (0, b""), ("yes", LAST), (1, LAST)])
+async def test_whether_a_client_asks_is_read_as_its_engine_reads_it(
+    flag: object, shown: bytes, tmp_path: Path
+) -> None:
+    """An engine that takes "no" for false would have said nothing, and events were counted."""
+    engine = Engine(Role.PLAIN, streams(word("a"), END, LAST + DONE))
+    async with served(engine, tmp_path, key(tokens_per_day=100_000)) as gateway:
+        answer = await gateway.chat(KEY, stream=True, stream_options={"include_usage": flag})
+
+    assert answer.content == word("a") + END + shown + DONE
+    assert is_true(engine.bodies[0]["stream_options"]["include_usage"])
+
+
+@pytest.mark.parametrize("options", [{"include_usage": "false"}, {"x": "a" * 20_000}])
+async def test_no_option_keeps_a_stream_from_being_counted(
+    options: dict[str, str], tmp_path: Path
+) -> None:
+    engine = Engine(Role.PLAIN, streams(word("a"), END, LAST + DONE))
+    async with served(engine, tmp_path, key(tokens_per_day=100_000)) as gateway:
+        answer = await gateway.chat(KEY, stream=True, stream_options=options)
+        took = await settled(gateway, 1)
+
+    assert answer.content == word("a") + END + DONE
+    assert took["generated"] == 5
+    assert engine.bodies[0]["stream_options"] == {**options, "include_usage": True}
+
+
+async def test_a_call_whose_options_are_unreadable_takes_nothing(tmp_path: Path) -> None:
+    engine = Engine(Role.PLAIN, WHOLE)
+    async with served(engine, tmp_path, key(tokens_per_day=100_000, max_calls=1)) as gateway:
+        refused = await gateway.chat(KEY, stream=True, stream_options="none")
+        assert (await gateway.chat(KEY)).status_code == 200
+        shown = await usage(gateway)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "stream_options"
+    assert shown["held"] == {"prompt": 0, "generated": 0}
+    assert shown["running"] == 0
+    assert len(engine.bodies) == 1
 
 
 @pytest.mark.parametrize("at", range(1, len(LAST + DONE), 17))

@@ -1,7 +1,11 @@
 """Accounts of tenants on one host: what fits beneath limits, and what is given back."""
 
+import asyncio
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from pdgate.gateway.tenants.account import NOTHING, ReservedTokens, TokenShortag
 from pdgate.gateway.tenants.local import LocalAccounts
 from pdgate.gateway.tenants.saved import SavedAccounts
 from tests.support.clock import Clock
+from tests.support.waiting import until
 
 NOON = 20_000 * 86_400 + 43_200
 
@@ -28,9 +33,13 @@ def clock_at(seconds: float = NOON) -> Clock:
 
 
 def enter(
-    accounts: LocalAccounts, held_to: tuple[TokenLimit, ...], prompt: int, generated: int
+    accounts: LocalAccounts,
+    held_to: tuple[TokenLimit, ...],
+    prompt: int,
+    generated: int,
+    name: str = "a",
 ) -> ReservedTokens:
-    found = accounts.reserve("a", held_to, (prompt, generated)).result
+    found = accounts.reserve(name, held_to, (prompt, generated)).result
     assert isinstance(found, ReservedTokens), found
     return found
 
@@ -173,13 +182,31 @@ def test_tenants_for_whom_there_is_no_row_are_counted_by_each_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "MOST_TENANTS", 2)
+    monkeypatch.setattr(local, "MOST_ALONE", 2)
     held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
     for name in ("a", "b", "c", "d", "e"):
-        assert isinstance(accounts.reserve(name, held_to, (10, 60)).result, ReservedTokens)
+        reserved = enter(accounts, held_to, 10, 60, name)
+        accounts.settle(name, held_to, reserved, TokensTaken(10, 0, 60, counted=10))
 
     assert isinstance(accounts.reserve("e", held_to, (10, 60)).result, TokenShortage)
     assert accounts.everything().keys() == {"a", "b"}
     assert len(accounts._alone) <= 2
+
+
+def test_a_tenant_without_a_row_whose_call_runs_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its call was settled with a new account, which then owed tokens to all of its calls."""
+    monkeypatch.setattr(local, "MOST_TENANTS", 0)
+    monkeypatch.setattr(local, "MOST_ALONE", 2)
+    held_to, accounts = limits(budget_tokens=100), LocalAccounts(clock=clock_at())
+    running = {name: enter(accounts, held_to, 10, 60, name) for name in "abc"}
+    for name, reserved in running.items():
+        accounts.settle(name, held_to, reserved, TokensTaken(10, 0, 60, counted=10))
+
+    for name in "abc":
+        assert accounts.look(name, held_to).held == (0, 0)
+    assert isinstance(accounts.reserve("c", held_to, (10, 60)).result, TokenShortage)
 
 
 def test_what_was_taken_survives_a_restart_with_a_state_folder(tmp_path: Path) -> None:
@@ -195,6 +222,61 @@ def test_what_was_taken_survives_a_restart_with_a_state_folder(tmp_path: Path) -
 
     assert list(after.look("a", held_to).numbers[account.OF_ALL :]) == [40, 5, 20, 1, 40]
     assert refused(after, held_to, 1, 40).left == 40
+
+
+def test_what_is_saved_is_for_us_alone(tmp_path: Path) -> None:
+    """It names tenants, and what each has taken."""
+    before = os.umask(0)
+    try:
+        SavedAccounts(tmp_path, lambda: {"a": [0] * account.WORDS}, lambda: 1).close()
+    finally:
+        os.umask(before)
+
+    assert [one.name for one in tmp_path.iterdir()] == [saved.FILE]
+    assert (tmp_path / saved.FILE).stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_could_not_be_saved_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though nothing changes any more."""
+    folder = tmp_path / "state"
+    folder.write_text("in the way")
+    keeping = SavedAccounts(folder, lambda: {"a": [7] * account.WORDS}, lambda: 1, 0.01)
+    running = asyncio.create_task(keeping.run())
+    await until(lambda: "cannot be saved" in caplog.text, "a failure")
+
+    folder.unlink()
+
+    await until((folder / saved.FILE).exists, "the next try")
+    running.cancel()
+    assert saved.read(folder) == {"a": [7] * account.WORDS}
+
+
+async def test_what_is_saved_at_the_end_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though a thread that was to save something older comes later."""
+    changes = 1
+    late: list[Callable[[], None]] = []
+
+    async def never(write: Callable[..., None], *said: Any) -> None:
+        late.append(partial(write, *said))
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "to_thread", never)
+    keeping = SavedAccounts(
+        tmp_path, lambda: {"a": [changes] * account.WORDS}, lambda: changes, 0.01
+    )
+    running = asyncio.create_task(keeping.run())
+    await until(lambda: late, "a thread that has not begun")
+    running.cancel()
+    changes = 2
+    keeping.close()
+
+    late[0]()
+
+    assert saved.read(tmp_path) == {"a": [2] * account.WORDS}
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,7 @@ async def test_a_tenant_is_known_by_its_rule_where_its_token_has_not_come() -> N
 async def test_tenants_are_kept_bounded_and_what_went_is_still_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tokens_, "USUAL_TENANTS", 2)
     monkeypatch.setattr(tokens_, "MOST_TENANTS", 2)
     monkeypatch.setattr(tokens_, "KNOWN_TOKENS", 2)
     signed = await door()
@@ -238,6 +239,43 @@ async def test_tenants_are_kept_bounded_and_what_went_is_still_counted(
         state.enter("m")
     with pytest.raises(RateLimited):
         signed.state_of(token(sub="e"))
+
+
+async def test_a_tenant_is_held_to_its_limit_however_many_others_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the 1,025th on each found its state gone, and a minute's calls due again."""
+    monkeypatch.setattr(tokens_, "USUAL_TENANTS", 2)
+    signed = await door(ClaimRule("", "", ApiKey("", "", calls_per_minute=1)))
+    for name in "abcd":
+        state = signed.state_of(token(sub=name))
+        assert state is not None
+        state.enter("m")
+        state.leave()
+
+    for name in "abcd":
+        again = signed.state_of(token(sub=name))
+        assert again is not None
+        with pytest.raises(RateLimited):
+            again.enter("m")
+
+
+async def test_tenants_with_long_calls_keep_none_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen of them, the longest unused, were all that was looked at."""
+    monkeypatch.setattr(tokens_, "USUAL_TENANTS", 2)
+    monkeypatch.setattr(tokens_, "MOST_LOOKED_AT", 2)
+    monkeypatch.setattr(tokens_, "MOST_TENANTS", 8)
+    signed = await door()
+    for name in ("long", "longer"):
+        state = signed.state_of(token(sub=name))
+        assert state is not None
+        state.enter("m")
+
+    for n in range(50):
+        assert signed.state_of(token(sub=f"t{n}"))
+
+    assert {"jwt:long", "jwt:longer"} <= signed.states.keys()
+    assert len(signed.states) <= 8
 
 
 async def test_a_key_that_the_provider_took_back_opens_nothing() -> None:

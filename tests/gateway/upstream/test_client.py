@@ -360,6 +360,28 @@ async def test_https_is_spoken_to_https_urls() -> None:
         assert server.connections == 1
 
 
+async def test_an_answer_over_tls_is_read_that_came_before_the_end() -> None:
+    """Long reads wait for turns, and the transport tells of an end that came with one at once."""
+
+    async def script(peer: Peer) -> None:
+        # Tiny ones, which take long to parse; all of it fits one read.
+        pieces = [b'{"a": "', *[b"x"] * 10_000, b'"}']
+        await peer.send(chunked(*pieces, kind=b"application/json"))
+        await peer.close()
+
+    settings = UpstreamSettings(tls=anonymous(ssl.PROTOCOL_TLS_CLIENT))
+    async with (
+        raw_server(script, tls=anonymous(ssl.PROTOCOL_TLS_SERVER)) as server,
+        HttpUpstream(settings) as upstream,
+    ):
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(upstream.ask(leg(server.url), CALL)) for _ in range(24)]
+        for task in asked:
+            assert len(task.result()["a"]) == 10_002
+
+        assert len(server.requests) == len(asked)
+
+
 async def test_an_engine_without_a_certificate_refused(upstream: HttpUpstream) -> None:
     """It never saw the request."""
     async with raw_server(answer_json, tls=anonymous(ssl.PROTOCOL_TLS_SERVER)) as server:

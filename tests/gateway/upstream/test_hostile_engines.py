@@ -34,6 +34,7 @@ def test_half_an_answer_is_a_failure(loop: asyncio.AbstractEventLoop, name: str)
     assert type(error) is EngineFailed
     assert error.at == "p0"
     assert str(error) == "the prefill engine broke off"
+    assert error.broke_off
 
 
 GARBAGE = {
@@ -56,6 +57,7 @@ def test_garbage_is_a_failure_of_the_engine(loop: asyncio.AbstractEventLoop, nam
     (error,) = case.result.ends
     assert type(error) is EngineFailed
     assert "not HTTP" in str(error)
+    assert not error.broke_off
     assert case.wire.closing
 
 

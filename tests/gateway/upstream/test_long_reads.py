@@ -1,6 +1,7 @@
 """Long reads of engines' answers: parsed in turns, and nothing more is read meanwhile."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -13,7 +14,7 @@ from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.errors import EngineFailed, NoMemoryForAnswer
 from tests.support.answers import opening, piece
 from tests.support.raw_server import chunk
-from tests.support.wire import Case, Wire
+from tests.support.wire import CALL, Case, Wire
 
 STREAMED = Call("c", "c-1", CHAT, {}, streams=True, api=APIS.get(CHAT))
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -132,6 +133,163 @@ def test_a_client_that_leaves_takes_its_turns_along(loop: asyncio.AbstractEventL
 
     assert case.result.body == so_far
     assert case.wire.closing
+
+
+def closed(case: Case) -> None:
+    """Of which a transport that speaks TLS tells at once, although it is to read no more."""
+    case.eof()
+
+
+def reset(case: Case) -> None:
+    case.connection.connection_lost(ConnectionResetError())
+
+
+@pytest.mark.parametrize("ends", [closed, reset])
+def test_an_answer_that_came_before_the_end_of_its_connection_is_read(
+    loop: asyncio.AbstractEventLoop, ends: Callable[[Case], None]
+) -> None:
+    """What waited for its turn was thrown away, and the engine said to have broken off."""
+    case, turns = asked(loop)
+    case.connection.data_received(chunk(EVENTS) + LAST)
+    turns.give()
+
+    ends(case)
+
+    assert not case.connection.closed.done()
+    while turns.give():
+        pass
+    assert case.result.body == EVENTS
+    assert case.result.ends == [None]
+    assert case.connection.closed.done()
+    assert not case.wire.given_back
+
+
+@pytest.mark.parametrize("ends", [closed, reset])
+def test_an_answer_that_was_said_to_its_end_needs_no_last_chunk(
+    loop: asyncio.AbstractEventLoop, ends: Callable[[Case], None]
+) -> None:
+    case, turns = asked(loop)
+    case.connection.data_received(chunk(EVENTS))
+
+    ends(case)
+
+    while turns.give():
+        pass
+    assert case.result.body == EVENTS
+    assert case.result.ends == [None]
+
+
+@pytest.mark.parametrize("ends", [closed, reset])
+def test_an_answer_that_is_cut_is_read_up_to_there(
+    loop: asyncio.AbstractEventLoop, ends: Callable[[Case], None]
+) -> None:
+    case, turns = asked(loop)
+    begun = opening() + piece("a" * 50) * 400
+    case.connection.data_received(chunk(begun))
+
+    ends(case)
+
+    while turns.give():
+        pass
+    assert case.result.body == begun
+    (error,) = case.result.ends
+    assert type(error) is EngineFailed
+    assert "broke off" in str(error)
+    assert case.connection.closed.done()
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["meanwhile", "afterwards"])
+def test_an_answer_that_ends_with_its_connection_ends_behind_its_last_turn(
+    loop: asyncio.AbstractEventLoop, before: bool
+) -> None:
+    turns = TurnsByHand()
+    case = Case(loop, wire=Wire(turns=turns), answers=CALL)
+    body = b'{"a": "%b"}' % (b"a" * 3 * SLICE_BYTES)
+    case.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    case.connection.data_received(body)
+
+    case.connection.eof_received()
+    if before:
+        case.connection.connection_lost(None)
+    while turns.give():
+        pass
+
+    case.exchange.start(case.result)
+    assert case.result.body == body
+    assert case.result.ends == [None]
+    assert not case.wire.given_back
+    if not before:
+        case.connection.connection_lost(None)
+    assert case.connection.closed.done()
+
+
+def test_an_answer_that_ends_with_its_connection_and_is_reset_is_cut(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    turns = TurnsByHand()
+    case = Case(loop, wire=Wire(turns=turns), answers=CALL)
+    case.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+    case.exchange.start(case.result)
+    case.connection.data_received(b'{"a": "%b"}' % (b"a" * 3 * SLICE_BYTES))
+
+    reset(case)
+    while turns.give():
+        pass
+
+    assert isinstance(case.result.ends[0], EngineFailed)
+
+
+def test_a_client_reads_what_came_before_the_end_as_slowly_as_it_likes(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    case, turns = asked(loop)
+    case.result.on_data = lambda _: case.exchange.pause()
+    case.connection.data_received(chunk(EVENTS) + LAST)
+    turns.give()
+    case.wire.closing = True
+    case.eof()
+    waited = 0
+    while not case.result.ends:
+        so_far = case.result.body
+        turns.give()
+        assert case.result.body == so_far
+        case.exchange.resume()
+        assert turns.give()
+        waited += 1
+
+    assert waited > 3
+    assert case.result.body == EVENTS
+    assert case.result.ends == [None]
+
+
+def test_who_leaves_meanwhile_hears_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    case, turns = asked(loop)
+    case.connection.data_received(chunk(EVENTS) + LAST)
+    turns.give()
+    so_far = case.result.body
+    case.eof()
+
+    case.connection.abort()
+
+    assert case.connection.closed.done()
+    while turns.give():
+        pass
+    assert case.result.body == so_far
+    assert case.result.ends == []
+
+
+def test_a_gateway_that_closes_waits_for_no_turn(loop: asyncio.AbstractEventLoop) -> None:
+    case, turns = asked(loop)
+    case.connection.data_received(chunk(EVENTS) + LAST)
+    case.eof()
+
+    case.connection.end()
+
+    assert case.connection.closed.done()
+    assert isinstance(case.result.ends[0], EngineFailed)
+    while turns.give():
+        pass
+    assert case.result.body == b""
 
 
 @pytest.mark.parametrize("endless", [b"0\r\na: ", b"0\r\n", b"1;a="], ids=str)

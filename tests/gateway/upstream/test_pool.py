@@ -7,7 +7,8 @@ import pytest
 
 from pdgate.forwarders.base import Leg
 from pdgate.gateway.upstream import HttpUpstream, UpstreamSettings
-from pdgate.protocols.call import Call
+from pdgate.protocols.apis import PASSED
+from pdgate.protocols.call import Call, Passed
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
 from tests.support.raw_server import Peer, chunk, raw_server, reply
@@ -42,6 +43,76 @@ async def test_a_stale_connection_costs_the_client_nothing(
     async with raw_server(stale(end)) as server, HttpUpstream() as upstream:
         await upstream.ask(leg(server.url), CALL)
         assert await upstream.ask(leg(server.url), CALL) == {}
+
+        assert [request.connection for request in server.requests] == [0, 0, 1]
+
+
+def passed(method: str, url: str) -> tuple[Leg, Call]:
+    """A request of a route that only engines know."""
+    what = Passed(method, b"{}")
+    call = Call("id", "attempt", "/v1/charge", {}, method=method, api=PASSED, passed=what)
+    return Leg(Instance("e0", url, Role.PLAIN, "plain"), "/v1/charge", {}, passed=what), call
+
+
+async def status_of(upstream: HttpUpstream, leg: Leg, call: Call) -> int:
+    async with upstream.open(leg, call) as answer:
+        await answer.ready()
+        return answer.status
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_what_must_not_be_done_twice_is_sent_on_a_connection_of_its_own(method: str) -> None:
+    """Of one that served before it would be unknown whether the engine closed it, or died of this."""
+    async with raw_server(stale(Peer.close)) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        assert await status_of(upstream, *passed(method, server.url)) == 200
+
+        assert [request.connection for request in server.requests] == [0, 1]
+        # That one is kept, and serves others.
+        await upstream.ask(leg(server.url), CALL)
+        assert [request.connection for request in server.requests] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
+async def test_what_must_not_be_done_twice_takes_the_place_of_a_free_connection(
+    at_once: int,
+) -> None:
+    """Each left one more that was free: they grew with the rate, until they had been idle for long enough."""
+    async with (
+        raw_server(lambda peer: peer.send(reply(b"{}"))) as server,
+        HttpUpstream(UpstreamSettings(keep_idle_seconds=1000)) as upstream,
+    ):
+        for _ in range(4):
+            async with asyncio.TaskGroup() as group:
+                for _ in range(at_once):
+                    group.create_task(status_of(upstream, *passed("POST", server.url)))
+
+        assert len({request.connection for request in server.requests}) == 4 * at_once
+        (pool,) = upstream._pools.values()
+        assert len(pool.idle) <= at_once
+
+
+async def test_what_must_not_be_done_twice_is_not() -> None:
+    """Its engine has read it, and done it for all that is known."""
+
+    async def script(peer: Peer) -> None:
+        if len(server.requests) == 2:
+            await peer.close()
+        else:
+            await peer.send(reply(b"{}"))
+
+    async with raw_server(script) as server, HttpUpstream() as upstream:
+        assert await status_of(upstream, *passed("POST", server.url)) == 200
+        with pytest.raises(EngineFailed, match="broke off"):
+            await status_of(upstream, *passed("POST", server.url))
+
+        assert len(server.requests) == 2
+
+
+async def test_what_only_reads_is_sent_again_as_a_call_is() -> None:
+    async with raw_server(stale(Peer.close)) as server, HttpUpstream() as upstream:
+        await upstream.ask(leg(server.url), CALL)
+        assert await status_of(upstream, *passed("GET", server.url)) == 200
 
         assert [request.connection for request in server.requests] == [0, 0, 1]
 

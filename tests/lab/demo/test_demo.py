@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from pdgate.lab.demo import queue
+from pdgate.lab.demo import plan
 from pdgate.lab.demo.plan import BadPlan, DemoPlan
 from pdgate.lab.demo.run import DemoEngine
 from pdgate.lab.demo.story import KV_BYTES, counter, curl, told, was_handed_over
+from pdgate.lab.processes import own_redis
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_without_a_queue_that_engines_share_there_is_no_decode_first(
     def there(name: str) -> str | None:
         return None if name == lacks else name
 
-    monkeypatch.setattr(queue, "find_spec", there)
+    monkeypatch.setattr(plan, "find_spec", there)
     monkeypatch.setattr(shutil, "which", there)
 
     with pytest.raises(BadPlan, match=sentence):
@@ -68,7 +69,7 @@ def test_without_a_queue_that_engines_share_there_is_no_decode_first(
 
 
 def test_engines_and_their_queue_are_told_of_each_other() -> None:
-    url, command = queue.own()
+    url, command = own_redis()
 
     assert url == f"redis://127.0.0.1:{command[command.index('--port') + 1]}/0"
     told = DemoPlan(protocol="decode-first", queue=url).engine_command("decode")

@@ -41,6 +41,30 @@ def test_the_same_seed_gives_the_same_result(policy: str) -> None:
     assert one != other
 
 
+def test_engines_that_do_both_serve_a_conversation_where_it_has_been() -> None:
+    """A call that is not split stays at the engine that was chosen to read it, which has what was said before."""
+    plan = replace(PLAN, prefills=0, decodes=0, both=4, rule=Never)
+    asks = conversations(200, 1.0, Random(3))
+
+    outcomes = run(plan, asks).outcomes
+    found = sum(one.found_tokens for one in outcomes)
+    known = sum(one.found_tokens for one in run(replace(plan, both=2), asks).outcomes)
+
+    assert all(one.local for one in outcomes)
+    assert found > 0.9 * known > 0
+
+
+def test_engines_that_answer_may_be_of_another_kind() -> None:
+    slow = PRESETS["8b"].times_as_fast(0.5)
+
+    usual, slower = (run(plan, ASKS) for plan in (PLAN, replace(PLAN, decode_hardware=slow)))
+
+    assert [o.prefilled for o in usual.outcomes][:5] == [o.prefilled for o in slower.outcomes][:5]
+    assert min(o.tpot or 1 for o in slower.outcomes) > 1.9 * min(
+        o.tpot or 1 for o in usual.outcomes
+    )
+
+
 def test_every_call_is_answered_and_all_accounts_are_empty_in_the_end() -> None:
     done = 0
 
@@ -296,6 +320,19 @@ def test_hundreds_of_calls_that_wait_are_not_split() -> None:
     assert sum(outcome.local for outcome in ran.outcomes) == len(short)
 
 
+def test_calls_may_wait_after_the_last_of_a_line_was_turned_away() -> None:
+    """As in the gateway: the time since one began is no wait of anybody then."""
+    limits = Limits(decode_concurrency=1, wait_seconds=5.0)
+    at_once = [TraceCall(0.0, 100, 2, ()) for _ in range(3)]
+    # One waits behind it when it begins, and for more than five seconds.
+    long = [TraceCall(0.0, 100, 3000, ()), TraceCall(0.0, 100, 2, ())]
+    later = [TraceCall(600.0, 100, 2, ()) for _ in range(3)]
+
+    ran = run(replace(PLAN, prefills=1, decodes=1, limits=limits), [*at_once, *long, *later])
+
+    assert [bool(outcome.why) for outcome in ran.outcomes] == [False] * 4 + [True] + [False] * 3
+
+
 PICTURES = [TraceCall(0.0, 2000, 11, (), media=3), TraceCall(0.001, 2000, 11, ())]
 ITEM_SECONDS = 0.5
 
@@ -318,6 +355,19 @@ def test_media_are_encoded_first_by_as_many_engines_as_there_are() -> None:
         assert text.encoded is None
         assert text.ttft is not None
         assert text.ttft < ITEM_SECONDS
+
+
+def test_calls_wait_for_their_turn_when_their_media_are_encoded() -> None:
+    """Both are encoded at the same time, and have the one place at prefill one after the other."""
+    picture = TraceCall(0.0, 2000, 11, (), media=1)
+    limits = Limits(prefill_concurrency=1)
+    plan = replace(PLAN, encoders=2, item_seconds=ITEM_SECONDS, limits=limits, prefills=1)
+
+    first, second = run(plan, [picture, picture]).outcomes
+
+    assert (first.began, first.encoded, second.encoded) == (ITEM_SECONDS,) * 3
+    assert first.prefilled is not None
+    assert second.began == pytest.approx(first.prefilled)
 
 
 def test_without_engines_for_media_the_one_that_reads_encodes_them() -> None:

@@ -1,22 +1,26 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.account import Account, told
-from pdgate.scheduling.admission import Limits
+from pdgate.scheduling.admission import Limits, Room
 from pdgate.scheduling.admission.giving_way import (
+    MOST_LOOKED_AT,
     RunningCall,
+    looked_at,
     may_give_way,
     raised,
     who_gives_way,
     would_be_late,
 )
-from pdgate.scheduling.admission.others import OtherProcesses
+from pdgate.scheduling.admission.others import NOTHING_SAID, OtherProcesses
 from pdgate.scheduling.eligible import EligibleSet
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.latency.model import TOKENS_PER_SECOND
+from pdgate.scheduling.neighbours import SharedEndpoint
 from pdgate.scheduling.policy_context import Targets
 from pdgate.scheduling.status import Status
 
@@ -62,6 +66,51 @@ def test_one_gives_way_for_each_place_that_is_missing() -> None:
     assert chosen(limits, some, begun=2) == []
 
 
+def test_what_workers_have_by_other_models_takes_places_as_well() -> None:
+    decode = engine("d", Role.DECODE, calls=1)
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, 3, 300, 0, 3)
+    limits, some, asked = Limits(decode_concurrency=4, give_way=1), [low()], pairs([P], [decode])
+
+    assert not Room(limits).for_one_more(asked, 1, 0, NOTHING_SAID)
+    assert chosen(limits, some, eligible=asked, others=NOTHING_SAID) == some
+
+
+def test_what_ends_at_an_engine_that_gets_no_more_calls_leaves_no_place() -> None:
+    old = engine("old", Role.DECODE, calls=1)
+    some, eligible = [low(answering="old"), low()], replace(pairs([P], [D]), leaving=[old])
+    limits = Limits(decode_concurrency=1, give_way=1)
+
+    assert chosen(limits, some, eligible=eligible) == some[1:]
+    assert chosen(limits, some[:1], eligible=eligible, begun=2) == []
+
+
+def test_calls_give_way_though_an_engine_that_is_on_its_way_back_has_room() -> None:
+    p, back = engine("p", Role.PREFILL, calls=1), engine("back", Role.DECODE, calls=1)
+    back.returned = 1.0
+    eligible = replace(pairs([p], [D, back]), careful=True)
+    limits, some = Limits(decode_concurrency=1, give_way=1), [low(answering="back"), low()]
+    assert chosen(limits, some, eligible=eligible) == some[1:]
+
+    also = engine("also", Role.PREFILL)
+    also.returned = 1.0
+    limits, some = Limits(prefill_concurrency=1, give_way=1), [low(reading="p", answering="")]
+    assert chosen(limits, some, eligible=replace(pairs([p, also], [D]), careful=True)) == some
+
+
+def test_answers_of_an_engine_of_both_roles_give_no_way_to_a_prompt() -> None:
+    one, other = (engine(name, Role.BOTH, calls=3) for name in ("a", "b"))
+    one.prefills, other.prefills = 1, 1
+    eligible, limits = pairs([one, other], [one, other]), Limits(prefill_concurrency=1, give_way=1)
+    reads = low(reading="a", answering="b", unread_tokens=9, reads_for=5.0)
+    whole = low(reading="a", answering="a", unread_tokens=9)
+
+    assert chosen(limits, [low(answering="a"), whole, reads], eligible=eligible) == [reads]
+    assert chosen(limits, [low(answering="a"), whole], eligible=eligible) == []
+    other.prefills = 0
+    assert chosen(limits, [reads], eligible=eligible) == []
+
+
 def test_the_least_urgent_goes_first_then_who_has_given_way_least_then_the_smallest() -> None:
     least, once = low(7, gave_way=1), low(6, gave_way=1)
     large, small = low(6, tokens=9), low(6, tokens=5)
@@ -82,6 +131,20 @@ def test_no_call_gives_way_to_what_is_not_more_urgent_or_more_often_than_it_may(
     assert chosen(limits, [low(5, gave_way=2)]) == []
     assert chosen(Limits(decode_concurrency=1), [low(7)]) == []
     assert [may_give_way(urgency) for urgency in (0, 3, 4, 7)] == [False, False, True, True]
+
+
+def test_all_that_run_are_looked_at_in_a_few_decisions_the_least_urgent_first() -> None:
+    running = [range(200), range(200, 700)]
+    begin, seen = 0, list[int]()
+    for _ in range(3):
+        some, begin = looked_at(running, begin)
+        assert len(some) == MOST_LOOKED_AT
+        seen += some
+
+    assert seen == [*range(700), *range(3 * MOST_LOOKED_AT - 700)]
+    assert looked_at([range(9), range(9, 20)], begin) == ([*range(20)], 0)
+    # Some have ended since.
+    assert looked_at(running[1:], 600)[0][0] == 300
 
 
 def test_what_makes_no_room_ends_nothing() -> None:

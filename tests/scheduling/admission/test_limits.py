@@ -51,12 +51,29 @@ def test_who_says_how_long_calls_may_wait_has_the_others_turned_away(given: dict
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"decode_concurrency": 4}, {"kv_free": 0.1}, {"ttft_seconds": 9.0}, {"prefill_seconds": 0.5}],
-    ids=str,
+    "given", [{"decode_concurrency": 10**6}, {"kv_free": 0.1}, {"ttft_seconds": 90.0}], ids=str
 )
-def test_limits_that_are_given_are_those_that_hold(given: dict[str, Any]) -> None:
+def test_other_limits_hold_beside_those_of_targets(given: dict[str, Any]) -> None:
+    limits = Limits.of(given, TARGETS, TARGETS)
+
+    assert {key: getattr(limits, key) for key in given} == given
+    assert limits.prefill_seconds == 1.0
+    assert limits.step_seconds == pytest.approx(STEP_IN_TIME * 0.1)
+    assert turned_away_by(limits) == turned_away_by(Limits())
+
+
+def test_what_prefill_may_have_to_read_is_what_is_given() -> None:
+    given: dict[str, Any] = {"prefill_seconds": 0.5}
+
     assert Limits.of(given, TARGETS, TARGETS) == Limits(**given).in_gateway(TARGETS)
+
+
+@pytest.mark.parametrize("given", [{}, {"prefill_seconds": 0.5}, {"prefill_seconds": 0.0}], ids=str)
+def test_no_call_waits_for_longer_than_its_prompt_may_take(given: dict[str, Any]) -> None:
+    limits = Limits.of({"ttft_seconds": 9.0, **given}, TARGETS, TARGETS)
+
+    assert limits.wait_seconds == 9.0
+    assert Limits.of({"ttft_seconds": 90.0, **given}, TARGETS, TARGETS).wait_seconds == 30.0
 
 
 def test_where_calls_give_way_they_wait_for_both_targets() -> None:

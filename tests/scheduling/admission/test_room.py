@@ -1,6 +1,7 @@
 import itertools
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,56 @@ def test_what_other_processes_have_begun_takes_room_as_ours_does() -> None:
     assert not room.for_one_more(eligible, 1, 0, OtherProcesses(begun=2, beginning=1))
 
 
+def leaving(*of_workers: int) -> Endpoint:
+    """An engine that gets no more calls, with so many of ours, and of other workers."""
+    decode = engine(Role.DECODE, of_workers[0])
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, sum(of_workers[1:]), 0, 0, 0)
+    return decode
+
+
+def test_calls_at_engines_that_get_no_more_take_no_places() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(1)]), 3, 0)
+    assert room.for_one_more(replace(eligible, leaving=[leaving(1), leaving(1)]), 3, 0)
+    # Of another worker, too.
+    eligible = replace(eligible, leaving=[leaving(1, 2)])
+    assert room.for_one_more(eligible, 2, 0, OtherProcesses(begun=2))
+    assert not room.for_one_more(eligible, 2, 0, OtherProcesses(begun=3))
+
+
+def test_calls_of_other_models_at_engines_that_get_no_more_leave_no_places_to_ours() -> None:
+    room, eligible = Room(Limits(decode_concurrency=2)), pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    decode.calls = 2
+
+    assert not room.for_one_more(replace(eligible, leaving=[leaving(2)]), 2, 0)
+
+
+def test_answers_of_an_engine_of_both_roles_take_no_places_of_prompts() -> None:
+    """They take minutes, for which nobody's prompt was read."""
+    eligible = pairs([], [])
+    one, other = (engine(Role.BOTH, calls=4) for _ in range(2))
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    room = Room(Limits(prefill_concurrency=2))
+
+    assert room.for_one_more(eligible, 8, 0)
+    one.prefills = other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0)
+    other.prefills = 1
+    assert room.for_one_more(eligible, 8, 0)
+    # A worker has its part, of what is read, too.
+    shared = SharedEndpoint.of(one)
+    one.prefills = 0
+    shared.take_in(one, shared.near, 1, 0, 0, 0, 1)
+    theirs = OtherProcesses(lines=1, since=100)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=200)
+    other.prefills = 2
+    assert not room.for_one_more(eligible, 8, 0, theirs, since=200)
+    assert room.for_one_more(eligible, 8, 0, theirs, since=50)
+
+
 LIMITS = [
     Limits(prefill, decode, kv_free)
     for prefill in (None, 1, 2)
@@ -121,7 +172,12 @@ ELIGIBLE_SETS = [
     pairs([2, 2, 0], [0.05]),
     pairs([], []),
     PLAIN_ONLY,
+    replace(pairs([0, 0], [None, None]), careful=True),
+    replace(pairs([2, 1], [None, None, None]), careful=True),
 ]
+for _eligible in ELIGIBLE_SETS[-2:]:
+    for _role in (Role.PREFILL, Role.DECODE):
+        _eligible.up[_role][0].returned = 1.0
 
 
 @pytest.mark.parametrize("limits", LIMITS)
@@ -233,6 +289,25 @@ def test_an_engine_that_is_slow_to_begin_with_any_prompt_has_several() -> None:
     assert not room.for_one_more(eligible, begun=0, beginning=0)
 
 
+def test_one_that_seems_slow_to_begin_has_no_more_room_than_its_kind() -> None:
+    """It has had long prompts only, by which a line begins anywhere: calls let in for its room would flood the others."""
+    eligible = pairs([0, 0, 0], [None])
+    one, *others = eligible.up[Role.PREFILL]
+    for tokens in (20_000, 60_000, 100_000) * 5:
+        one.latency.has_read(tokens, 0, 10 + tokens / 1_000_000, None)
+    family = one.latency.family
+    for other in others:
+        other.latency.belongs_to(family)
+        for tokens in (100, 1000, 10_000):
+            other.latency.has_read(tokens, 0, 0.01 + tokens / 10_000, None)
+    assert (one.latency.prefill_seconds(0, 0.0) or 0.0) > 5
+    room = Room(Limits(prefill_seconds=1))
+
+    for engine in eligible.up[Role.PREFILL]:
+        engine.unread_tokens = 20_000
+    assert not room.for_one_more(eligible, begun=3, beginning=0)
+
+
 def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() -> None:
     eligible = pairs([0], [None])
     (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
@@ -244,3 +319,173 @@ def test_what_an_engine_says_of_others_keeps_no_call_of_ours_waiting_for_ever() 
     assert Room(Limits(prefill_seconds=1, step_seconds=0.03)).for_one_more(
         eligible, begun=0, beginning=0
     )
+
+
+def stepping(decode: Endpoint) -> None:
+    """It takes 10 ms, and half a millisecond for each answer of 1,000 tokens."""
+    for batch in (1, 20, 40) * 40:
+        decode.latency.has_stepped(100, 0, 100 * (0.01 + 0.0005 * batch), batch, 1000 * batch)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["batch", "staged"])
+def test_those_that_are_on_their_way_to_decode_count_in_its_steps(staged: bool) -> None:
+    """In staged mode all that prefill has are; else they are in decode's account already."""
+    eligible = pairs([0], [None])
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    stepping(decode)
+    decode.calls, decode.tokens = 10, 10_000
+    room = Room(Limits(step_seconds=0.02), staged)
+
+    assert room.for_one_more(eligible, begun=10, beginning=5)
+    assert not room.for_one_more(eligible, begun=40, beginning=30)
+    prefill.calls = 30
+    assert room.for_one_more(eligible, begun=40, beginning=0) is not staged
+
+
+def test_answers_of_an_engine_of_both_roles_are_on_their_way_to_none() -> None:
+    eligible = pairs([], [])
+    both = engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [both]
+    stepping(both)
+    both.calls, both.tokens = 12, 12_000
+    room = Room(Limits(step_seconds=0.02), staged=True)
+
+    assert room.for_one_more(eligible, begun=12, beginning=0)
+    both.prefills = 8
+    assert not room.for_one_more(eligible, begun=12, beginning=0)
+
+
+def test_an_engine_that_is_on_its_way_back_makes_no_room_at_the_others() -> None:
+    eligible = pairs([0, 0], [None])
+    busy, back = eligible.up[Role.PREFILL]
+    busy.unread_tokens = 50_000
+    room = Room(Limits(prefill_seconds=1.0))
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+
+    back.returned = 1.0
+    assert not room.for_one_more(replace(eligible, careful=True), begun=1, beginning=0)
+
+    alone = replace(eligible, careful=True, up={**eligible.up, Role.PREFILL: [back]})
+    assert room.for_one_more(alone, begun=1, beginning=0)
+
+
+def back(eligible: EligibleSet, role: Role) -> Endpoint:
+    """The last engine of a role, which is on its way back from now on."""
+    one = eligible.up[role][-1]
+    one.returned = 1.0
+    return one
+
+
+def test_an_engine_that_is_on_its_way_back_makes_no_places_at_the_others() -> None:
+    """Nine of ten calls go to these, which had 57 at once where they may have four."""
+    eligible = replace(pairs([1, 0], [None, None]), careful=True)
+    room = Room(Limits(prefill_concurrency=1))
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+    back(eligible, Role.PREFILL)
+    assert not room.for_one_more(eligible, begun=1, beginning=0)
+    eligible.up[Role.PREFILL][0].calls = 0
+    assert room.for_one_more(eligible, begun=1, beginning=0)
+
+    room = Room(Limits(decode_concurrency=2))
+    one = back(eligible, Role.DECODE)
+    assert not room.for_one_more(eligible, begun=2, beginning=0)
+    one.calls = 1
+    assert room.for_one_more(eligible, begun=2, beginning=0)
+    assert not room.for_one_more(eligible, begun=3, beginning=0)
+    # What it has beyond its own places is in those of the others.
+    one.calls = 3
+    assert not room.for_one_more(eligible, begun=4, beginning=0)
+
+    # One that is back has all pages.
+    full = replace(pairs([0], [0.05, None]), careful=True)
+    back(full, Role.DECODE)
+    assert not Room(Limits(kv_free=0.1)).for_one_more(full, begun=0, beginning=0)
+
+
+def test_lines_of_other_workers_have_their_turns_at_an_engine() -> None:
+    """With room at one engine it is whose last turn was longest ago; with room at two of them both have it."""
+    eligible = pairs([0, 0], [None])
+    first, second = eligible.up[Role.PREFILL]
+    first.unread_tokens = second.unread_tokens = 50_000
+    room = Room(Limits(prefill_seconds=1.0))
+    theirs = OtherProcesses(lines=1, since=100)
+
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=50)
+    second.unread_tokens = 0
+    assert room.for_one_more(eligible, 0, 0, theirs, since=50)
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=200)
+    assert not room.for_one_more(eligible, 0, 0, theirs, since=None)
+    first.unread_tokens = 0
+    assert room.for_one_more(eligible, 0, 0, theirs, since=200)
+
+
+def test_a_replica_has_its_part_whatever_the_others_have() -> None:
+    eligible = pairs([0], [None])
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    stepping(decode)
+    prefill.unread_tokens, decode.calls, decode.tokens = 4_000, 5, 5_000
+    for engine, theirs in (prefill, (1, 20_000, 20_000, 0)), (decode, (30, 30_000, 0, 30)):
+        shared = SharedEndpoint.of(engine)
+        shared.take_in(engine, shared.far, *theirs)
+        shared.far.count = 1
+    room = Room(Limits(prefill_seconds=1.0, step_seconds=0.02))
+
+    assert room.for_one_more(eligible, begun=5, beginning=0)
+    prefill.unread_tokens += 2_000
+    assert not room.for_one_more(eligible, begun=5, beginning=0)
+    prefill.unread_tokens -= 2_000
+    decode.calls, decode.tokens = decode.calls + 6, decode.tokens + 6_000
+    assert not room.for_one_more(eligible, begun=11, beginning=0)
+
+
+def test_many_engines_of_two_models_are_all_looked_at() -> None:
+    """Each model has looks of its own: with one for both, each would see every other part for ever."""
+    room = Room(Limits(prefill_seconds=1.0))
+    models = [replace(pairs([0] * 128, [None]), model=name) for name in ("a", "b")]
+    for eligible in models:
+        for number, engine in enumerate(eligible.up[Role.PREFILL]):
+            engine.unread_tokens = 20_000 if number < 64 else 0
+
+    looks = [[room.for_one_more(eligible, 0, 0) for eligible in models] for _ in range(2)]
+
+    assert looks == [[False, False], [True, True]]
+
+
+def test_where_decode_stands_in_for_prefill_it_has_room_to_read() -> None:
+    """Without a decode engine either there is nothing to wait for."""
+    eligible = replace(pairs([0], [None]), disaggregated=False)
+    (prefill,), (decode,) = eligible.up[Role.PREFILL], eligible.up[Role.DECODE]
+    room = Room(Limits(prefill_seconds=1.0))
+    prefill.unread_tokens = 50_000
+
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+    decode.unread_tokens = 50_000
+    assert not room.for_one_more(eligible, begun=0, beginning=0)
+    eligible.up[Role.DECODE] = []
+    assert room.for_one_more(eligible, begun=0, beginning=0)
+
+
+def test_decode_s_places_are_also_those_that_workers_have_by_other_models() -> None:
+    eligible = pairs([0], [None])
+    (decode,) = eligible.up[Role.DECODE]
+    shared = SharedEndpoint.of(decode)
+    shared.take_in(decode, shared.near, 1, 100, 0, 1)
+
+    room, nothing_of_this = Room(Limits(decode_concurrency=2)), OtherProcesses()
+
+    assert room.for_one_more(eligible, 0, 0, nothing_of_this)
+    assert not room.for_one_more(eligible, 1, 0, nothing_of_this)
+
+
+def test_what_another_worker_has_at_engines_of_both_roles_counts_once() -> None:
+    """A call that one reads and the other is to answer is one call."""
+    eligible = pairs([], [])
+    one, other = engine(Role.BOTH), engine(Role.BOTH)
+    eligible.up[Role.PREFILL] = eligible.up[Role.DECODE] = [one, other]
+    for each in (one, other):
+        shared = SharedEndpoint.of(each)
+        shared.take_in(each, shared.near, 2, 200, 100, 0, 1)
+    room, theirs = Room(Limits(decode_concurrency=2)), OtherProcesses(begun=2)
+
+    assert room.for_one_more(eligible, 1, 0, theirs)
+    assert not room.for_one_more(eligible, 2, 0, theirs)

@@ -109,7 +109,7 @@ class Simulation:
             return
         call, begun = msgspec.structs.replace(chat(), prompt_tokens=tokens), self._now
         prefill = self._scheduler.reserve(Role.PREFILL, call)
-        local = self._scheduler.decide(call, P0).taken is Taken.LOCAL
+        local = self._scheduler.decide(call, prefill).taken is Taken.LOCAL
         if local:
             prefill.end()
         decode = self._scheduler.reserve(Role.DECODE, call, reads=local)

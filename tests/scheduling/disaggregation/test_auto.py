@@ -1,10 +1,12 @@
 """Auto takes the way that keeps callers waiting for less, as far as it has seen."""
 
+from dataclasses import dataclass, replace
+
 import msgspec
 import pytest
 
 from pdgate.protocols.call import Call
-from pdgate.protocols.instance import Role
+from pdgate.protocols.instance import Instance, Role
 from pdgate.scheduling.disaggregation import Auto, Decision, Taken, UncachedTokensAbove
 from pdgate.scheduling.disaggregation.auto import LOOK_EVERY
 from pdgate.scheduling.disaggregation.decision import (
@@ -45,6 +47,14 @@ def paced(longer_per_token: float) -> StepTime:
     return pace
 
 
+@dataclass
+class Reading:
+    """A reservation, as far as rules go by it."""
+
+    instance: Instance
+    unread_tokens: int
+
+
 class Engines:
     """P computes at 1 ms a token, D at `local` seconds; taking KV over costs 100 ms."""
 
@@ -56,6 +66,10 @@ class Engines:
                 prefill_rate=learnt(0.0, local), loading_rate=learnt(loading, 0.0)
             ),
         )
+
+    def reading(self, tokens: int) -> Endpoint:
+        """P, as it is with so much to read."""
+        return Endpoint(P0, calls=1, unread_tokens=tokens, latency=self.p.latency)
 
     def decide(self, rule: Auto, tokens: int, *, stream: bool = True) -> Decision:
         """As the scheduler asks: the call waits at P already."""
@@ -163,6 +177,79 @@ def test_the_decode_engine_that_is_soonest_counts() -> None:
     assert decided.local_seconds == pytest.approx(0.01, rel=0.2)
 
 
+def test_an_engine_of_both_roles_may_keep_what_it_would_read_for_others() -> None:
+    """It has half of the prompt cached, which is in its account, as the call is."""
+    engines = Engines()
+    engines.p = Endpoint(replace(P0, role=Role.BOTH), latency=engines.p.latency, calls=1)
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 500
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d])
+
+    assert (decision.taken, decision.among) == (Taken.LOCAL, (P0.id,))
+    assert decision.local_seconds == pytest.approx(0.5, rel=0.02)
+    # Others that it answers lose what the prompt takes, and it is split.
+    engines.p.latency.step_time = paced(0.001)
+    engines.p.calls, engines.p.answering = 9, 8
+    assert auto().decide(call_of(1000), engines.p, [engines.d]).taken is Taken.SPLIT
+
+
+def test_what_waits_at_the_reader_of_both_roles_is_not_this_calls_to_hold_others_up() -> None:
+    """They are held up by what this call adds: a tenth of its prompt."""
+    engines = Engines()
+    engines.p = Endpoint(replace(P0, role=Role.BOTH), latency=engines.p.latency, calls=9)
+    engines.p.latency.step_time = paced(0.001)
+    engines.p.answering, engines.p.unread_tokens = 8, 1100
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.01), loading_rate=learnt(2.0, 0.0))
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d], {P0.id: 900})
+
+    assert (decision.taken, decision.among) == (Taken.LOCAL, (P0.id,))
+    assert decision.held_up_seconds == pytest.approx(8 * 0.1, rel=0.1)
+
+
+def test_one_that_is_to_answer_no_calls_now_keeps_none() -> None:
+    """With adaptive roles: the call would go to another one, which has nothing of the prompt."""
+    engines = Engines()
+    engines.p = Endpoint(
+        replace(P0, role=Role.BOTH),
+        latency=engines.p.latency,
+        calls=1,
+        sides=frozenset({Role.PREFILL}),
+    )
+    engines.d.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+    engines.p.unread_tokens = 500
+
+    decision = auto().decide(call_of(1000), engines.p, [engines.d])
+
+    assert decision.taken is Taken.SPLIT
+    assert decision.local_seconds == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("tokens", "at"), [(100, "b0"), (5000, "b1")])
+def test_a_reader_without_room_for_the_call_is_no_way_to_keep_it_local(
+    tokens: int, at: str
+) -> None:
+    """The one with room has others' prompts to read, so what the call would cost there is not less."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    endpoints = fleet(*both)
+    scheduler = Scheduler(endpoints, RoundRobin(), RoundRobin(), RoundRobin(), auto())
+    for one, length in zip(endpoints, (4000, 8000), strict=True):
+        one.latency = LatencyModel(prefill_rate=learnt(0.0, 0.001), loading_rate=learnt(0.1, 0.0))
+        endpoints.mark_up(one.instance.id, ["m"], {"m": length})
+    b0, b1 = endpoints
+    b1.unread_tokens = 3000
+    call = msgspec.structs.replace(chat(max_tokens=tokens), prompt_tokens=1000)
+    stays = scheduler.stays(call, b0)
+    b0.calls, b0.unread_tokens = 1, 1000
+
+    decision = scheduler.decide(call, Reading(both[0], 1000))
+
+    local = at == "b0"
+    assert (stays, decision.taken) == (local, Taken.LOCAL if local else Taken.SPLIT)
+    assert decision.local_seconds == pytest.approx(1.0 if local else 4.0, rel=0.02)
+
+
 def test_what_was_expected_is_told() -> None:
     decided = Engines().decide(auto(), 1000)
 
@@ -220,6 +307,29 @@ def test_the_way_not_taken_is_measured_now_and_then() -> None:
     assert {one.taken for one in decided if one.reason == SOONER} == {Taken.SPLIT}
 
 
+@pytest.mark.parametrize("tokens", [20, 500])
+def test_to_ask_what_would_be_decided_takes_no_look_and_brings_none_nearer(tokens: int) -> None:
+    """Who asks for it is not the call that would look."""
+    engines, rule = Engines(), auto()
+
+    asked, decided = [], []
+    for _ in range(3 * LOOK_EVERY):
+        asked.append(rule.would_split(call_of(tokens), engines.reading(tokens), [engines.d]))
+        decided.append(engines.decide(rule, tokens))
+
+    assert asked == [tokens == 500] * len(asked)
+    assert [n + 1 for n, one in enumerate(decided) if one.reason == MEASURING] == [50, 100, 150]
+
+
+def test_what_would_be_decided_is_what_is_while_the_ways_are_not_known() -> None:
+    p, d = Endpoint(P0, calls=1), Endpoint(D0)
+    assert auto().would_split(call_of(500), p, [d])
+
+    p.latency.prefill_rate, d.latency.loading_rate = learnt(0.0, 0.001), learnt(0.1, 0.0)
+
+    assert not auto().would_split(call_of(500), p, [d])
+
+
 def test_a_prefill_that_was_slow_once_is_found_to_be_well_again() -> None:
     """Else it would get no calls for ever, and nothing new would be learnt of it."""
     engines, rule = Engines(), auto()
@@ -245,8 +355,8 @@ def test_the_scheduler_learns_from_what_reservations_say() -> None:
         with scheduler.reserve(Role.DECODE, call, reads=True) as decode:
             decode.has_read(1.0)
 
-    with scheduler.reserve(Role.PREFILL, call):
-        decided = scheduler.decide(call, P0)
+    with scheduler.reserve(Role.PREFILL, call) as prefill:
+        decided = scheduler.decide(call, prefill)
 
     assert decided.taken is Taken.SPLIT
     assert decided.reason == SOONER

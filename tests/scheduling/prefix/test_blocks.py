@@ -68,6 +68,12 @@ def test_what_changes_an_engine_s_cache_from_its_first_token_on_changes_every_bl
         "chat_template": "{{ messages }}",
         "tools": [{"type": "function", "function": {"name": "f"}}],
         "reasoning_effort": "high",
+        "reasoning": {"effort": "high"},
+        "extra_key": "tenant-7",
+        "lora_path": "an-adapter",
+        "truncate_prompt_tokens": 500,
+        "truncation_side": "left",
+        "truncation": "auto",
     }.items():
         assert common(plain, asked(messages=[SYSTEM], **{field: other})) == 0, field
 

@@ -1,4 +1,8 @@
 from collections.abc import Sequence
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as some
 
 from pdgate.protocols.call import CHAT, Call
 from pdgate.protocols.instance import Instance, Role
@@ -114,6 +118,89 @@ def test_a_leg_that_fails_leaves_what_was_known_before_it() -> None:
 
     assert had == 2 * TOKENS
     assert index.matched(call) == tokens(p0=2)
+
+
+def test_a_leg_that_fails_leaves_what_came_to_be_there_meanwhile() -> None:
+    """Its own end of the prompt goes, and what it has in common with calls that were read, or are to be, stays."""
+    index, at = knowing(p0=(7,)), endpoint("p0")
+    first, read, waits = prompt(1, 2, 3), prompt(1, 2, 4), prompt(1, 5)
+    updates = [PrefixUpdate(index, call, at, reads=True) for call in (first, read, waits)]
+    updates[1].confirm()
+
+    updates[0].take_back()
+    assert index.matched(first) == tokens(p0=2)
+    assert index.matched(read) == tokens(p0=3)
+    updates[2].take_back()
+    assert index.matched(waits) == tokens(p0=1)
+
+
+def test_legs_that_all_fail_leave_nothing() -> None:
+    """In whichever order: what each found was a guess made for another."""
+    for order in permutations(range(3)):
+        index, at = knowing(p0=(1,)), endpoint("p0")
+        calls = prompt(1, 2, 3, 4), prompt(1, 2, 3, 5), prompt(1, 2, 6)
+        updates = [PrefixUpdate(index, call, at, reads=True) for call in calls]
+        for number in order:
+            updates[number].take_back()
+
+        for call in calls:
+            assert index.matched(call) == tokens(p0=1)
+
+
+PROMPTS = some.lists(some.integers(0, 2), min_size=1, max_size=5).map(
+    lambda turns: [hash(tuple(turns[: n + 1])) & ((1 << 64) - 1) for n in range(len(turns))]
+)
+STEPS = some.lists(some.tuples(PROMPTS, some.integers(0, 9), some.booleans()), max_size=60)
+
+
+def settled(
+    indexes: Sequence[PrefixIndex], steps: Sequence[tuple[list[int], int, bool]]
+) -> list[list[int]]:
+    """Sends prompts to one engine, by these indexes in turn; each proves to be there, or not, so many later. Returns those that did."""
+    waiting: list[tuple[int, bool, list[int], PrefixUpdate]] = []
+    there = []
+    for now, (blocks, after, reads) in enumerate((*steps, *[([0], 0, False)] * 10)):
+        index = indexes[now % len(indexes)]
+        update = PrefixUpdate(index, prompt(*blocks), endpoint("p0"), reads=True)
+        waiting.append((now + after, reads, blocks, update))
+        for one in [one for one in waiting if one[0] <= now]:
+            waiting.remove(one)
+            if one[1]:
+                one[3].confirm()
+                there.append(one[2])
+            else:
+                one[3].take_back()
+    return there
+
+
+def longest(blocks: list[int], there: list[list[int]]) -> int:
+    # A block stands for all before it.
+    return max((len({*blocks} & {*one}) for one in there), default=0)
+
+
+@given(STEPS)
+def test_when_all_is_settled_an_engine_has_what_it_has_read(
+    steps: list[tuple[list[int], int, bool]],
+) -> None:
+    index = PrefixIndex()
+    there = settled([index], steps)
+
+    for blocks, _, _ in steps:
+        found = index.matched(prompt(*blocks)).get("p0", 0)
+        assert found == longest(blocks, there) * TOKENS
+
+
+@given(STEPS)
+def test_so_it_has_where_several_processes_send(steps: list[tuple[list[int], int, bool]]) -> None:
+    """No less; of what none has read in the end one may believe more, until the engine is sent others."""
+    indexes = [PrefixIndex(), PrefixIndex()]
+    for one, other in (indexes, reversed(indexes)):
+        one.told.append(other.hear)
+    there = settled(indexes, steps)
+
+    for blocks, _, _ in steps:
+        for index in indexes:
+            assert index.matched(prompt(*blocks)).get("p0", 0) >= longest(blocks, there) * TOKENS
 
 
 def test_what_engines_say_counts_beside_what_they_were_sent() -> None:

@@ -1,6 +1,7 @@
 """The scheduler tells the index what goes where, and what becomes of it."""
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +10,15 @@ import pytest
 from pdgate.protocols.call import Call
 from pdgate.protocols.errors import EngineFailed
 from pdgate.protocols.instance import Instance, Role
-from pdgate.scheduling.disaggregation import Always, SplitRule, Taken, UncachedTokensAbove
+from pdgate.scheduling.disaggregation import (
+    Always,
+    Decision,
+    SplitRule,
+    Taken,
+    UncachedTokensAbove,
+)
+from pdgate.scheduling.disaggregation.decision import LONG_PROMPT
+from pdgate.scheduling.disaggregation.rules import NOTHING_CACHED
 from pdgate.scheduling.endpoint import Endpoint
 from pdgate.scheduling.endpoints import Endpoints
 from pdgate.scheduling.health.cause import Cause
@@ -174,6 +183,51 @@ def test_an_engine_that_was_reserved_and_not_asked_has_got_nothing() -> None:
     assert engines.index.read_tokens == 0
 
 
+def test_a_client_that_leaves_takes_nothing_of_what_others_have_read() -> None:
+    """The first with a system prompt waits and leaves; of those behind it two were read, one is presumed to be, one will be."""
+    engines = Engines()
+    first, *others = (call_of((*BLOCKS, 20 + number)) for number in range(5))
+    leaves = engines.scheduler.reserve(Role.PREFILL, first)
+    reads = [engines.scheduler.reserve(Role.PREFILL, one) for one in others]
+    for one in reads[:2]:
+        one.read(0.1)
+    reads[2].presume_end()
+
+    leaves.withdraw()
+
+    assert engines.known(first) == {"p0": len(BLOCKS)}
+    for one in reads[2:]:
+        with one:
+            pass
+    assert [engines.known(one) for one in others] == [{"p0": len(BLOCKS) + 1}] * 4
+
+
+def test_what_prefill_is_presumed_to_have_is_taken_back_when_its_call_fails() -> None:
+    engines = Engines()
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        prefill.presume_end()
+        assert engines.at("p0").calls == 0
+        assert engines.known() == {"p0": 8}
+        prefill.withdraw()
+
+    assert engines.known() == {}
+    prefill.presume_end()
+
+
+def test_a_call_that_is_over_is_kept_by_no_one_who_knows_its_reservation() -> None:
+    """Its body may be megabytes, and the time for which its prompt would count as unread minutes."""
+    engines, call = Engines(), call_of()
+    before = sys.getrefcount(call)
+
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        assert sys.getrefcount(call) > before
+    presumed = prefill.presume_end
+
+    assert sys.getrefcount(call) == before
+    presumed()
+
+
 def gone(engines: Engines) -> None:
     engines.endpoints.remove("p0")
 
@@ -205,6 +259,48 @@ def test_an_engine_that_only_did_not_answer_in_time_has_it_still() -> None:
     assert engines.known() == {"p0": 8}
 
 
+class Unread(SplitRule):
+    """Splits what prefill has to read a token of, and notes how much that is."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def decide(
+        self,
+        call: Call,
+        prefill: Endpoint,
+        decodes: Sequence[Endpoint],
+        cached: Mapping[str, int] = NOTHING_CACHED,
+        may_keep: bool = True,
+    ) -> Decision:
+        self.seen.append((prefill.unread_tokens, prefill.own_unread_squares))
+        return Decision(Taken.SPLIT if prefill.unread_tokens else Taken.LOCAL, LONG_PROMPT)
+
+
+class UnreadBeside(Unread):
+    reads_cached = True
+
+
+@pytest.mark.parametrize("kind", [Unread, UnreadBeside])
+@pytest.mark.parametrize("records", [(P0, P1, D0), (P0, D0)], ids=["several", "one"])
+def test_whether_a_call_stays_is_asked_as_it_is_decided_of_what_prefill_has_cached(
+    kind: type[Unread], records: Sequence[Instance]
+) -> None:
+    """Else the gate would let in past prefill's line what is split then, or keep what is not."""
+    rule = kind()
+    engines = Engines(rule, records, RoundRobin())
+    engines.send(call_of(BLOCKS[:6]))
+
+    stays = engines.scheduler.stays(call_of(), engines.at("p0"))
+    with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
+        decision = engines.scheduler.decide(call_of(), prefill)
+
+    assert stays is (decision.taken is not Taken.SPLIT)
+    assert rule.seen[0] == rule.seen[1]
+    known = kind.reads_cached or len(records) > 2
+    assert rule.seen[0][0] == (2 if known else 8) * TOKENS
+
+
 def test_no_engine_is_believed_to_hold_more_than_it_says() -> None:
     engines = Engines()
     engines.at("p0").beyond = Beyond(kv_capacity=5 * TOKENS)
@@ -232,7 +328,7 @@ def test_nothing_is_kept_where_no_policy_asks_for_it() -> None:
 
 def taken(engines: Engines, call: Call) -> Taken:
     with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
-        decision = engines.scheduler.decide(call, prefill.instance)
+        decision = engines.scheduler.decide(call, prefill)
         prefill.withdraw()
     return decision.taken
 
@@ -256,12 +352,66 @@ def test_what_decode_has_cached_counts_whatever_decode_is_chosen_by() -> None:
 
     for _ in range(3):
         with engines.scheduler.reserve(Role.PREFILL, call_of()) as prefill:
-            decision = engines.scheduler.decide(call_of(), prefill.instance)
+            decision = engines.scheduler.decide(call_of(), prefill)
             prefill.withdraw()
         assert (decision.taken, decision.among) == (Taken.LOCAL, (first.instance.id,))
         among = decision.among
         with engines.scheduler.reserve(Role.DECODE, call_of(), reads=True, among=among) as second:
             assert second.instance == first.instance
+
+
+def asked_and_decided(engines: Engines, call: Call) -> tuple[bool, Decision]:
+    """Whether the call would stay, and what is decided of it once b0 is reserved."""
+    stays = engines.scheduler.stays(call, engines.at("b0"))
+    with engines.scheduler.reserve(Role.PREFILL, call) as prefill:
+        decision = engines.scheduler.decide(call, prefill)
+        prefill.withdraw()
+    return stays, decision
+
+
+def test_what_the_reader_of_both_roles_has_cached_keeps_a_call_there() -> None:
+    """Its own share of what the engine has to read counts: other calls' prompts make this one no longer."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    assert asked_and_decided(engines, call_of())[1].taken is Taken.SPLIT
+    engines.send(call_of(BLOCKS[:5]))
+
+    with engines.scheduler.reserve(Role.PREFILL, call_of(range(100, 150))):
+        stays, decision = asked_and_decided(engines, call_of())
+
+    assert stays
+    assert (decision.taken, decision.among) == (Taken.LOCAL, ("b0",))
+
+
+def test_what_a_reader_without_room_has_cached_keeps_no_call_there() -> None:
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(2)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    engines.send(call_of(BLOCKS[:5]))
+    for one, length in zip(both, (4000, 8000), strict=True):
+        engines.endpoints.mark_up(one.id, ["m"], {"m": length})
+    call = msgspec.structs.replace(call_of(), body=chat(max_tokens=5000).body)
+
+    stays, decision = asked_and_decided(engines, call)
+
+    assert not stays
+    assert decision.taken is Taken.SPLIT
+
+
+def test_what_the_longest_reader_has_cached_keeps_a_call_there() -> None:
+    """It may be too long for all of them, by estimate: then it has as much room there as anywhere."""
+    both = [replace(P0, id=f"b{n}", role=Role.BOTH) for n in range(3)]
+    engines = Engines(UncachedTokensAbove(3 * TOKENS), both, Named("b1"))
+    engines.scheduler.use(Role.PREFILL, Named("b0"))
+    engines.send(call_of(BLOCKS[:7]))
+    for one, length in zip(both, (8192, 8192, 1000), strict=True):
+        engines.endpoints.mark_up(one.id, ["m"], {"m": length})
+    call = msgspec.structs.replace(call_of(), body=chat(max_tokens=7500).body)
+
+    stays, decision = asked_and_decided(engines, call)
+
+    assert (stays, decision.taken, decision.among) == (True, Taken.LOCAL, ("b0",))
 
 
 def test_those_that_are_named_may_be_gone() -> None:

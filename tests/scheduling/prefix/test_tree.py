@@ -129,11 +129,11 @@ def test_a_smaller_capacity_is_held_at_once() -> None:
 
     tree.limit("p0", 3)
 
-    assert tree.known("p0") == 3
+    assert tree._holders["p0"].blocks == 3
     assert matched(tree, chained("abcdefgh")) == {"p0": 3}
     tree.limit("p0", None)
     tree.learn("p0", chained("abcdefgh"))
-    assert tree.known("p0") == 8
+    assert tree._holders["p0"].blocks == 8
 
 
 def conversations(random: Random, count: int) -> list["array[int]"]:
@@ -180,7 +180,7 @@ def test_who_has_most_gives_up_first() -> None:
 
     assert matched(tree, chained("zzzz")) == {"quiet": 4}
     assert tree.evictions
-    assert tree.known("busy") > 100
+    assert tree._holders["busy"].blocks > 100
 
 
 def test_what_is_too_large_for_it_is_forgotten_whole() -> None:

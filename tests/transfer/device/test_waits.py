@@ -251,7 +251,7 @@ MEANS: dict[tuple[str, str, str], str] = {
     (
         "messenger.service",
         "_Conversation._offer",
-        "self._await(offer, _within(ask.read_seconds))",
+        "self._await(offer, min(_within(ask.read_seconds), self._left()))",
     ): ("calls the function whose wait is listed"),
     (
         "device.base",

@@ -136,6 +136,27 @@ def test_our_own_memory_is_not_let_go_while_the_library_is_at_it(
     assert len(ours.library.registered) == 1
 
 
+@pytest.mark.parametrize("end", ["cancel", "death"])
+def test_of_lives_that_end_in_the_middle_of_a_transfer_nothing_is_kept(
+    ours: InProcessBackend, soon: None, end: str
+) -> None:
+    """Their only connection is never idle again."""
+    local, left = filled(ours), list[bytes]()
+    ours.library.left = left.append  # type: ignore[method-assign, assignment]
+    with closing(InProcessBackend()) as theirs:
+        transfer = held(ours, local, theirs.allocate(PAGE))
+        if end == "cancel":
+            transfer.cancel()
+        else:
+            theirs.close()
+        assert left == []
+        ours.library.go_on.set()
+        assert transfer.settle(SECONDS)
+
+        assert left == [b"here"]
+        assert not ours._cards
+
+
 def test_memory_that_all_have_left_is_let_go(
     ours: InProcessBackend, theirs: InProcessBackend
 ) -> None:

@@ -10,6 +10,7 @@ It prints its port, then does what its standard input says and answers each line
     load KEY PORT TOKENS push|pull
     result                    waits for the end of a load: its error, or "well"
     freed                     waits for a request whose pages were released: its key
+    over                      waits for a request whose pages were released, or that was ended while it was computed
     used                      blocks that are not free
 
 `NodeProcess` runs it.
@@ -21,6 +22,7 @@ from contextlib import closing
 from pdgate.transfer.messenger.process_mover import ProcessMover
 from tests.support.kv_layouts import PLAIN
 from tests.support.told import ToldWithMover
+from tests.support.waiting import wait_until
 from tests.transfer.messenger.nodes import SECONDS, Node
 
 
@@ -38,7 +40,9 @@ def obey(node: Node, words: list[str]) -> str:
         case ["computed", key, tokens, *layers]:
             node.computed(key, int(tokens), [int(layer) for layer in layers])
         case ["kept", key, tokens]:
-            node.kept(key, int(tokens))
+            # Unless its push has failed, which has ended it.
+            if key in node.blocks:
+                node.kept(key, int(tokens))
         case ["load", key, port, tokens, mode]:
             node.load(
                 key, int(port), int(tokens), push=mode == "push", wait_seconds=node.lease_seconds
@@ -47,6 +51,8 @@ def obey(node: Node, words: list[str]) -> str:
             return node.result() or "well"
         case ["freed"]:
             return node.freed.get(timeout=SECONDS)
+        case ["over"]:
+            wait_until(lambda: not (node.freed.empty() and node.aborted.empty()), "its end")
         case ["used"]:
             return str(node.used)
         case _:

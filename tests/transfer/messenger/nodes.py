@@ -129,7 +129,7 @@ class Node:
                     self.shape,
                     self.counters,
                     lease_seconds,
-                    lambda source, _: (source.host, source.port),
+                    lambda source, *_: (source.host, source.port),
                     patience or Patience(),
                     self.inbox,
                     deliver=lambda request_id, context: self.came.put((request_id, context)),

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -11,11 +12,15 @@ import pytest
 from pdgate.engine.connector import Keep
 from pdgate.engine.hand_over.two_sided import TwoSided
 from pdgate.transfer import descriptors
-from pdgate.transfer.messenger import messages, service
+from pdgate.transfer.base import Backend
+from pdgate.transfer.messenger import messages, push_table, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.push import PushRequest
 from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
+from pdgate.transfer.runtime.jobs import TransferPlan
+from pdgate.transfer.runtime.moving import MoveOrder, Moving
+from pdgate.transfer.runtime.running import RunningTransfer, TransferDeadlines
 from tests.support.engine_pair import D_BLOCKS, P_BLOCKS, PROMPT, arrival
 from tests.support.fake_core import LAYOUT, SECONDS, FakeCore
 from tests.support.proven import channel
@@ -54,6 +59,12 @@ def push(to: FakeCore, **wrong: Any) -> messages.Push:
     return msgspec.structs.replace(right, **wrong)
 
 
+def share_of_first(to: FakeCore, ranks: tuple[int, ...] = (0,)) -> messages.Push:
+    """What one rank of several asks for."""
+    there = [descriptors.as_data(to.regions[rank].descriptor) for rank in ranks]
+    return push(to, descriptors=there, ranks=ranks, only_here=True)
+
+
 def dial(core: FakeCore) -> Channel:
     return channel(core.connector.kv_address)
 
@@ -64,6 +75,59 @@ def answer(core: FakeCore, *said: messages.Message) -> messages.Message | None:
         for message in said:
             messages.send(sock, message)
         return messages.receive(sock)
+
+
+@dataclass
+class HeldBack:
+    """An engine's transfers.
+
+    Attributes:
+        begun: One of them is under way.
+    """
+
+    begun: threading.Semaphore
+    _changed: threading.Condition
+    _moving: bool = False
+
+    def go_on(self) -> None:
+        """All of them move."""
+        with self._changed:
+            self._moving = True
+            self._changed.notify_all()
+
+    def hold(self, transfer: RunningTransfer) -> None:
+        """Until it may move. Raises TransferInterrupted: it is given up, and the others are held still."""
+        given_up = threading.Event()
+
+        def give_up() -> None:
+            with self._changed:
+                given_up.set()
+                self._changed.notify_all()
+
+        transfer.on_interrupt(give_up)
+        self.begun.release()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._moving or given_up.is_set(), SECONDS)
+        transfer.on_interrupt(None)
+
+
+def hold_back(backend: Backend) -> HeldBack:
+    """Transfers of this engine."""
+    assert isinstance(backend, Moving)
+    plan = backend.plan
+    held = HeldBack(threading.Semaphore(0), threading.Condition())
+
+    def plan_to_wait(order: MoveOrder) -> TransferPlan:
+        planned = plan(order)
+
+        def work(transfer: RunningTransfer) -> None:
+            held.hold(transfer)
+            planned.work(transfer)
+
+        return TransferPlan(work)
+
+    backend.plan = plan_to_wait  # type: ignore[method-assign]
+    return held
 
 
 def untouched(core: FakeCore) -> bool:
@@ -93,6 +157,17 @@ def untouched(core: FakeCore) -> bool:
         ({"context": messages.ContextRoom({}, 0, 64)}, Why.UNSUPPORTED),
         ({"tokens": 0}, Why.BROKEN),
         ({"key": "another"}, Why.UNKNOWN),
+        ({"key": "k" * 1025}, Why.UNSUPPORTED),
+        (
+            {
+                "shape": msgspec.structs.replace(
+                    PageShape.of(LAYOUT, "tiny", order=LAYOUT.order), blocks=100
+                ),
+                "block_ids": list(range(LAYOUT.blocks + 1)),
+                "tokens": LAYOUT.blocks * LAYOUT.block_tokens + 1,
+            },
+            Why.TOO_SHORT,
+        ),
         ({"engine_id": "another life"}, Why.WRONG_ENGINE),
         (
             {
@@ -116,6 +191,35 @@ def test_what_cannot_be_right_is_refused_by_name(
     assert isinstance(refused, messages.RefusedMessage)
     assert refused.why == why
     assert untouched(decode)
+    assert isinstance(answer(prefill, push(decode)), messages.Writing)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"address": {"more": "x" * 150_000}}, id="more than a packet to the mover"),
+        pytest.param({"address": {"more": "x" * 400_000}}, id="more than its socket takes"),
+        pytest.param({"address": {"more": "\N{EURO SIGN}" * 2000}}, id="long in UTF-8"),
+        pytest.param({"address": {"x" * 5000: 1}}, id="long name"),
+        pytest.param({"address": dict.fromkeys(map(str, range(1000)), 1)}, id="many fields"),
+        pytest.param({"address": {"more": {"more": {}}}}, id="nested"),
+        pytest.param({"address": {"more": [1] * 5000}}, id="list"),
+        pytest.param({"address": {"port": 2**64 - 1}}, id="large number"),
+        pytest.param({"length": 2**64 - 1}, id="large length"),
+        pytest.param({"epoch": "0" * 150_000}, id="long epoch"),
+    ],
+)
+def test_a_descriptor_that_is_not_short_plain_data_is_refused(
+    prefill: FakeCore, decode: FakeCore, wrong: dict[str, Any]
+) -> None:
+    """It ended the mover, and with it the pushes of others."""
+    right = descriptors.as_data(decode.regions[0].descriptor)
+    address = {**right["address"], **wrong.get("address", {})}
+
+    refused = answer(prefill, push(decode, descriptors=[{**right, **wrong, "address": address}]))
+
+    assert isinstance(refused, messages.RefusedMessage)
+    assert refused.why == Why.BROKEN
     assert isinstance(answer(prefill, push(decode)), messages.Writing)
 
 
@@ -167,6 +271,35 @@ def test_a_prefill_that_is_dropped_as_decode_asks_for_it_fails_at_once(
         assert (said.why, said.message) == (Why.EXPIRED, "preempted")
 
 
+def test_a_key_that_is_given_up_between_a_claim_and_its_prefill_is_not_computed(
+    backend: str, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The push that had claimed it was refused, and counted as under way: its prompt was kept for a whole lease."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        assert isinstance(prefill.connector, TwoSided)
+        table, offers = prefill.connector._pushes, prefill.connector._offers
+        expect = table.expect
+        said: list[messages.Message | None] = []
+        with dial(prefill) as sock:
+
+            def asked_and_given_up_before(key: str, request_id: str) -> None:
+                messages.send(sock, push(decode, wait=True))
+                claimed = offers._entries["k"].pushers
+                wait_until(lambda: claimed, "its claim")
+                said.append(answer(prefill, messages.Abandon("k", "")))
+                expect(key, request_id)
+
+            monkeypatch.setattr(table, "expect", asked_and_given_up_before)
+            prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+            refused = messages.receive(sock)
+
+        assert said == [messages.Released(held=False)]
+        assert isinstance(refused, messages.Failed)
+        assert refused.why == Why.EXPIRED
+        assert prefill.aborted.get(timeout=SECONDS) == "p1"
+        assert "k" not in offers._entries
+
+
 def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> None:
     """Also from another connection: pages go to one decode engine only."""
     with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
@@ -182,6 +315,60 @@ def test_a_second_push_of_one_key_is_refused(backend: str, decode: FakeCore) -> 
             assert refused.why == Why.TAKEN
             assert isinstance(reader, messages.RefusedMessage)
             assert "another live request" in reader.message
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_one_rank_gives_up_while_another_has_its_share_is_not_kept_for_it(kept: bool) -> None:
+    """It would be kept for the whole lease, or computed for nobody."""
+    two = replace(LAYOUT, tp=2)
+    with (
+        closing(FakeCore("tcp", "vllm-kvt", "prefill")) as prefill,
+        closing(FakeCore("tcp", "vllm-kvt", "decode", layout=two)) as decode,
+    ):
+        held = hold_back(prefill.backend)
+        asked = arrival("p1", "k", params={"do_remote_decode": True})
+        if kept:
+            prefill.prefill(asked, P_BLOCKS)
+        else:
+            prefill.connector.plan(asked)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, len(PROMPT))
+        with dial(prefill) as first:
+            messages.send(first, share_of_first(decode))
+            assert isinstance(messages.receive(first), messages.Writing)
+            assert held.begun.acquire(timeout=SECONDS)
+
+            second = answer(prefill, messages.Abandon("k", ""))
+
+            assert second == messages.Released(held=False)
+            late = answer(prefill, share_of_first(decode, ranks=(1,)))
+            assert isinstance(late, messages.RefusedMessage)
+            assert late.why == Why.EXPIRED
+            held.go_on()
+            if not kept:
+                for layer in range(LAYOUT.layers):
+                    prefill.connector.layer_computed("p1", layer, P_BLOCKS, len(PROMPT))
+            assert (prefill.freed if kept else prefill.aborted).get(timeout=SECONDS) == "p1"
+
+
+def test_a_share_that_is_asked_for_again_does_not_keep_the_pages() -> None:
+    two = replace(LAYOUT, tp=2)
+    with (
+        closing(FakeCore("tcp", "vllm-kvt", "prefill")) as prefill,
+        closing(FakeCore("tcp", "vllm-kvt", "decode", layout=two)) as decode,
+    ):
+        prefill.prefill(arrival("p1", "k", params={"do_remote_decode": True}), P_BLOCKS)
+        # A push says nothing at its end, but P is asked only once it is over.
+        with dial(prefill) as first:
+            messages.send(first, share_of_first(decode))
+            assert isinstance(messages.receive(first), messages.Writing)
+            wait_until(lambda: prefill.connector.counters.bytes_sent, "its share has landed")
+
+        again = answer(prefill, share_of_first(decode))
+
+        assert isinstance(again, messages.RefusedMessage)
+        assert again.why == Why.TAKEN
+        assert answer(prefill, messages.Abandon("k", "")) == messages.Released(held=True)
+        assert prefill.freed.get(timeout=SECONDS) == "p1"
 
 
 @pytest.mark.parametrize("silent", [False, True])
@@ -264,6 +451,142 @@ def test_a_lease_that_ends_before_the_push_is_a_named_error(
 
     assert error_of(decode).startswith("expired: the lease of 30 s is over")
     assert untouched(decode)
+
+
+def test_all_that_is_in_flight_when_a_lease_ends_lands(prefill: FakeCore, decode: FakeCore) -> None:
+    """Nobody needs the pages yet, and decode, which has asked in time, needs them."""
+    held = hold_back(prefill.backend)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.connector.dropped("p1", "its lease ended")
+    assert prefill.connector.counters.lingering == len(P_BLOCKS)
+    held.go_on()
+
+    assert decode.result() is None
+    assert decode.holds(D_BLOCKS, seed=1)
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert prefill.connector.counters.lingering == 0
+
+
+def test_what_is_dropped_twice_lingers_once(backend: str, decode: FakeCore) -> None:
+    """Preempted, and computed anew in other pages when its client left: as many as it had stayed counted."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        prefill.connector.plan(arrival("p1", "k", params={"do_remote_decode": True}))
+        held = hold_back(prefill.backend)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+
+            assert prefill.connector.dropped("p1", "preempted")
+            for layer in range(LAYOUT.layers):
+                prefill.connector.layer_computed("p1", layer, P_BLOCKS[:1], LAYOUT.block_tokens)
+            assert prefill.connector.dropped("p1", "aborted")
+            assert prefill.connector.counters.lingering == len(P_BLOCKS)
+            held.go_on()
+
+            assert prefill.freed.get(timeout=SECONDS) == "p1"
+            assert prefill.connector.counters.lingering == 0
+    assert prefill.freed.empty()
+
+
+def test_what_is_kept_anew_while_its_first_pages_linger_goes_back_too(
+    backend: str, decode: FakeCore
+) -> None:
+    """Preempted, and computed anew before the push was over: its second pages waited for their lease to end."""
+    with closing(FakeCore(backend, "vllm-kvt", "prefill")) as prefill:
+        asked = arrival("p1", "k", params={"do_remote_decode": True})
+        keep = prefill.connector.plan(asked)
+        assert isinstance(keep, Keep)
+        held = hold_back(prefill.backend)
+        with dial(prefill) as sock:
+            messages.send(sock, push(decode))
+            assert isinstance(messages.receive(sock), messages.Writing)
+            prefill.connector.layer_computed("p1", 0, P_BLOCKS, NEEDED)
+            assert held.begun.acquire(timeout=SECONDS)
+            assert prefill.connector.dropped("p1", "preempted")
+
+            prefill.finish(asked, keep, [1, 3])
+
+            assert prefill.freed.empty()
+            held.go_on()
+            assert [prefill.freed.get(timeout=10) for _ in range(2)] == ["p1", "p1"]
+
+
+def test_what_is_in_flight_is_broken_off_where_its_pages_are_needed(
+    prefill: FakeCore, decode: FakeCore
+) -> None:
+    held = hold_back(prefill.backend)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+    assert prefill.connector.dropped("p1", "preempted")
+
+    prefill.connector.break_off("p1")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert error_of(decode).startswith("expired: preempted")
+    assert untouched(decode)
+
+
+def test_what_is_in_flight_when_a_lease_ends_has_to_land_in_time(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A decode engine that says that it lives, and takes nothing, would keep prefill's pages."""
+    monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
+    held = hold_back(prefill.backend)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.connector.dropped("p1", "its lease ended")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert error_of(decode).startswith("expired: its lease ended")
+
+
+def test_where_no_thread_can_wait_for_it_it_is_broken_off_at_once(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = hold_back(prefill.backend)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransferDeadlines, "add", no_thread)
+        assert prefill.connector.dropped("p1", "its lease ended")
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+
+
+def no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_what_decode_gives_up_is_broken_off(prefill: FakeCore, decode: FakeCore) -> None:
+    """Behind writes to a hung engine it would keep the pages of this one, too."""
+    held = hold_back(prefill.backend)
+    load(decode, prefill.connector.kv_address[1])
+    assert held.begun.acquire(timeout=SECONDS)
+
+    decode.connector.cancel("d1")
+
+    assert error_of(decode) == "cancelled"
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
+    assert decode.given_up.empty()
+
+
+def test_what_is_written_for_one_that_has_hung_up_has_to_land_in_time(
+    prefill: FakeCore, decode: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had said how long it waits, which may be an hour."""
+    monkeypatch.setattr(push_table, "GRACE_SECONDS", 0.05)
+    held = hold_back(prefill.backend)
+    with dial(prefill) as sock:
+        messages.send(sock, push(decode))
+        assert held.begun.acquire(timeout=SECONDS)
+
+    assert prefill.freed.get(timeout=SECONDS) == "p1"
 
 
 def test_what_decode_has_already_is_not_written(prefill: FakeCore, decode: FakeCore) -> None:

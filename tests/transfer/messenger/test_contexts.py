@@ -3,7 +3,7 @@
 import queue
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdgate.transfer import registry
-from pdgate.transfer.base import TransferError
+from pdgate.transfer.base import State, TransferError
 from pdgate.transfer.messenger.context import NOTHING, Context, pack, slot_bytes, unpack
 from pdgate.transfer.messenger.errors import HandOverError
 from pdgate.transfer.messenger.interrupt import Interrupt
@@ -287,6 +287,39 @@ def test_a_long_queue_that_cannot_be_sent_ends_one_by_one(
 
         assert [ends.get_nowait()[0] for _ in range(2000)] == list(range(2000))
         assert outbox.free == 1
+        outbox.close()
+
+
+def test_what_is_cancelled_is_not_sent_and_keeps_nobody_waiting(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(registry.load(backend)) as ours, closing(registry.load(backend)) as theirs:
+        region = theirs.allocate(64)
+        outbox = ContextOutbox(ours, 8, slots=1)
+        ends: queue.Queue[tuple[int, TransferError | None]] = queue.Queue()
+        until = time.monotonic() + SECONDS
+
+        def send(n: int) -> Callable[[], None]:
+            return outbox.send(NOTHING, region.descriptor, 0, until, 5, partial(_put, ends, n))
+
+        held = RunningTransfer("the first one")
+        held.begin()
+        with monkeypatch.context() as patch:
+            patch.setattr(ours, "write", lambda *_: held)
+            cancel_sent = send(0)
+        cancel_waiting, _ = send(1), send(2)
+
+        cancel_waiting()
+        assert isinstance(ends.get_nowait()[1], TransferError)
+        assert ends.empty()
+        cancel_sent()
+        assert held.state is State.CANCELLED
+        assert ends.empty()
+        held.leave()
+
+        told = dict(ends.get(timeout=SECONDS) for _ in range(2))
+        assert isinstance(told[0], TransferError)
+        assert told[2] is None
         outbox.close()
 
 

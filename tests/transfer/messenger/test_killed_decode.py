@@ -135,6 +135,30 @@ def test_a_frozen_one_is_found_by_its_silence(
         assert decode.do("used") == "0"
 
 
+def test_what_is_written_to_a_silent_one_does_not_last_as_long_as_it_had_asked_for(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "SILENCE_SECONDS", 0.3)
+    with (
+        closing(Prefill(backend, PLAIN)) as prefill,
+        NodeProcess(backend, lease_seconds=100 * SECONDS) as decode,
+    ):
+        # A connection that stays, so that nothing but its end wakes who writes.
+        prefill.expect("before", TOKENS)
+        prefill.kept("before", TOKENS)
+        decode.do("load", "before", prefill.port, TOKENS, "push")
+        prefill.until("begun")
+        assert decode.do("result") == "well"
+        prefill.expect("k", TOKENS)
+        blocks = prefill.blocks["k"]
+        decode.say("load", "k", prefill.port, TOKENS, "push")
+        prefill.until("begun")
+        decode.freeze()
+        prefill.pushes.computed("k", 0, blocks, TOKENS)
+
+        assert prefill.aborted.get(timeout=SECONDS) == "k"
+
+
 def test_another_life_at_the_same_address_gets_pages_of_its_own(
     prefill: Prefill, decode: NodeProcess, backend: str
 ) -> None:

@@ -3,7 +3,8 @@
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pdgate.transfer.messenger import messages
+from pdgate.transfer.messenger import messages, service
 from pdgate.transfer.messenger.errors import Why
 from pdgate.transfer.messenger.shape import PageShape
 from pdgate.transfer.runtime.channel import Channel
@@ -85,6 +86,29 @@ def test_a_message_of_another_kind_is_hung_up_on(bad: object, prefill: FakeCore)
         assert peer.sock.recv(1) == b""
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        messages.Ask("k" * 1025, "", 0.0, 1.0, SHAPE),
+        messages.Abandon("k" * 1025, ""),
+        messages.Prefill("k" * 1025, [1, 2, 3]),
+        messages.Prefill("k", [1, 2, 3], readers=("n",) * 1025),
+        messages.Prefill("k", [1, 2, 3], readers=("n" * 65,)),
+    ],
+)
+def test_what_would_be_remembered_is_short(said: messages.Message, prefill: FakeCore) -> None:
+    """A frame may have 32 MiB, and of keys that were given up thousands are kept."""
+    refused = say(prefill, said)
+
+    assert isinstance(refused, messages.RefusedMessage)
+    assert refused.why == Why.UNSUPPORTED
+
+
+def test_a_request_whose_key_no_peer_can_name_is_refused(prefill: FakeCore) -> None:
+    with pytest.raises(ValueError, match="1025 characters"):
+        prefill.connector.plan(arrival(wire_id="k" * 1025, params={"do_remote_decode": True}))
+
+
 @pytest.mark.parametrize("wait_seconds", [float("nan"), float("inf")])
 def test_nobody_waits_for_ever(wait_seconds: float, prefill: FakeCore) -> None:
     assert say(prefill, messages.Ask("k", "", wait_seconds, 1.0, SHAPE)) is None
@@ -133,6 +157,42 @@ def test_a_lease_that_ends_while_one_reads_frees_the_pages_when_the_reader_leave
 
     assert prefill.freed.get(timeout=SECONDS) == "r1"
     assert say(prefill, messages.Release("k", offered.offer_id)) == messages.Released(held=False)
+
+
+def ping(reader: Channel) -> None:
+    assert talk(reader, messages.Ping()) == messages.Pong()
+
+
+def ask_again(reader: Channel) -> None:
+    assert talk(reader, messages.Ask("k", "", 0.0, SECONDS, SHAPE)) is not None
+
+
+def ask_for_another(reader: Channel) -> None:
+    assert talk(reader, messages.Ask("nobody's", "", SECONDS, SECONDS, SHAPE)) is not None
+
+
+def drip(reader: Channel) -> None:
+    """Of a message of 16 MB; the first of it says so."""
+    reader.sock.sendall(b"\1")
+
+
+@pytest.mark.parametrize("go_on", [ping, ask_again, ask_for_another, drip])
+def test_a_reader_that_goes_on_talking_does_not_keep_the_pages(
+    go_on: Callable[[Channel], None], prefill: FakeCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "READ_MARGIN_SECONDS", 0.5)
+    prefill.prefill(arrival(wire_id="k", params={"do_remote_decode": True}), P_BLOCKS)
+    with dial(prefill) as reader:
+        assert isinstance(talk(reader, messages.Ask("k", "", 0.0, 0.0, SHAPE)), messages.Offered)
+        assert prefill.connector.dropped("r1", "the lease is over")
+        patient_until = time.monotonic() + SECONDS / 4
+        # It may be hung up on at any time, when the pages are free.
+        with contextlib.suppress(OSError, AssertionError):
+            while prefill.freed.empty() and time.monotonic() < patient_until:
+                go_on(reader)
+                time.sleep(0.1)
+
+        assert prefill.freed.get_nowait() == "r1"
 
 
 def test_an_offer_is_not_freed_by_who_does_not_know_it(prefill: FakeCore) -> None:

@@ -5,7 +5,7 @@ the same blocks for a request, as vLLM's scheduler gives them out.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from pdgate.transfer.plan.layout import KvLayout
 from pdgate.transfer.runtime.fleet import Identity
 from tests.support.waiting import wait_until
 from tests.transfer.messenger.nodes import SECONDS, Node, shape_of
+from tests.transfer.messenger.test_asking_for_a_push import hold_back
 from tests.transfer.messenger.test_layouts import BIG, HND, LATENT, MODES, NHD, TOKENS
 
 PAIRS = {
@@ -43,13 +44,19 @@ PAIRS = {
 
 
 class Engine:
-    """Workers with a rank each."""
+    """Workers with a rank each, or with those of `held`."""
 
-    def __init__(self, layout: KvLayout, stack: ExitStack, backend: str = "tcp") -> None:
-        ranks = range(shape_of(layout).ranks)
+    def __init__(
+        self,
+        layout: KvLayout,
+        stack: ExitStack,
+        backend: str = "tcp",
+        held: Sequence[tuple[int, ...]] = (),
+    ) -> None:
+        held = held or [(rank,) for rank in range(shape_of(layout).ranks)]
         self.layout = layout
         self.nodes = [
-            stack.enter_context(closing(Node(backend, layout, ranks=(rank,)))) for rank in ranks
+            stack.enter_context(closing(Node(backend, layout, ranks=ranks))) for ranks in held
         ]
         for node in self.nodes:
             node.service.workers = [one.worker for one in self.nodes]
@@ -104,6 +111,26 @@ def test_each_rank_gets_its_share_and_every_worker_its_pages_back(
         moved = shape_of(pair[1]).bytes_of(-(-TOKENS // unit) * unit - pair[1].block_tokens)
         assert sum(node.counters.bytes_moved for node in decode.nodes) == moved
         assert sum(node.counters.bytes_sent for node in prefill.nodes) == moved
+
+
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+def test_a_worker_of_stages_that_are_not_neighbours_exchanges_its_layers(
+    side: str, mode: dict[str, Any]
+) -> None:
+    """The write of a layer between them, by itself, was one of nothing, and never ended."""
+    stages, held = replace(HND, stages=(1, 1, 1)), [(0, 2), (1,)]
+    with ExitStack() as stack:
+        prefill = Engine(*((stages, stack, "tcp", held) if side == "prefill" else (HND, stack)))
+        decode = Engine(*((stages, stack, "tcp", held) if side == "decode" else (HND, stack)))
+        contents = [node.expect("k", TOKENS) for node in prefill.nodes]
+        for node in prefill.nodes:
+            node.kept("k", TOKENS)
+        decode.load("k", prefill.port, **mode)
+
+        assert decode.results() == [None] * len(decode.nodes)
+        assert all(node.holds("k", contents[0]) for node in decode.nodes)
+        assert prefill.freed() == ["k"] * len(prefill.nodes)
 
 
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
@@ -182,6 +209,29 @@ def test_a_share_that_fails_ends_the_others_of_its_call() -> None:
         assert "the decode engine gave up" in (other.result() or "")
         assert node.aborted.get(timeout=SECONDS) == "k"
         assert (node.used, one.used, other.used) == (0, 0, 0)
+
+
+def test_a_share_that_lands_when_all_is_dropped_is_the_last_of_it() -> None:
+    """The other workers are refused from now on; prefill kept its pages for them, for ever."""
+    with two((HND, replace(HND, tp=2))) as (prefill, decode):
+        (node,) = prefill.nodes
+        content = node.expect("k", TOKENS)
+        node.kept("k", TOKENS)
+        held = hold_back(node.backend)
+        one, other = decode.nodes
+        one.load("k", prefill.port, TOKENS)
+        assert held.begun.acquire(timeout=SECONDS)
+
+        node.offers.drop("k", "its lease ended")
+        assert node.pushes.drop("k", "its lease ended")
+        held.go_on()
+
+        assert one.result() is None
+        assert one.has("k", content)
+        assert node.freed.get(timeout=SECONDS) == "k"
+        assert (node.counters.lingering, node.counters.sent) == (0, 0)
+        other.load("k", prefill.port, TOKENS)
+        assert "its lease ended" in (other.result() or "")
 
 
 def test_a_prompt_that_decode_has_already_is_let_go_by_every_worker() -> None:

@@ -167,6 +167,17 @@ def test_a_peer_that_failed_is_forgotten(ours: NixlBackend, local: Region) -> No
 
 
 @pytest.mark.slow
+def test_of_past_lives_of_a_peer_nothing_is_kept(ours: NixlBackend, local: Region) -> None:
+    assert isinstance(ours._library, Agent)
+    for _ in range(3):
+        with closing(NixlBackend()) as theirs:
+            region = theirs.allocate(PAGE)
+            ours.read(local, region.descriptor, ALL, SECONDS).wait(SECONDS)
+
+    assert len(ours._library._met) == len(ours._library._names) == len(ours._cards) == 1
+
+
+@pytest.mark.slow
 def test_memory_that_was_registered_later_is_reached_too(ours: NixlBackend, local: Region) -> None:
     """What a peer knows of us is a snapshot; each visit brings it up to date."""
     with closing(NixlBackend()) as theirs:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdgate.transfer.plan.count import WHOLE, Rhythm, chunks, fitting
+from pdgate.transfer.plan.count import WHOLE, Chunks, Rhythm, fitting
 from pdgate.transfer.plan.layout import KvLayout, Rank
-from pdgate.transfer.plan.links import links_from, spread
+from pdgate.transfer.plan.links import links_to, spread
 from tests.support.kv_layouts import HEADS, PLAIN, engines, layouts
 from tests.transfer.plan.writing import expected, writes
 
@@ -20,8 +20,8 @@ def sent(
     """What all source ranks together write, by destination."""
     return Counter(
         link.destination
-        for at in source.ranks(0)
-        for link in links_from(source, at, destination, 0, spread(key))
+        for to in destination.ranks(0)
+        for link in links_to(source, 0, destination, to, spread(key))
         for _ in writes(link, tokens, rhythm)
     )
 
@@ -77,7 +77,7 @@ def test_a_push_by_layer_is_one_write_per_source_layer_and_chunk() -> None:
 
 def test_chunks_are_cut_by_a_grid_of_the_sequence() -> None:
     """A prefix that was cached shortens the first chunk and moves none."""
-    assert chunks(range(16, 80), 32) == [range(16, 32), range(32, 64), range(64, 80)]
+    assert list(Chunks(range(16, 80), 32)) == [range(16, 32), range(32, 64), range(64, 80)]
 
 
 def test_nothing_to_send_is_nothing_to_wait_for() -> None:

@@ -71,7 +71,8 @@ def test_a_push_by_layer_and_chunk_is_complete_when_the_count_is(
         for rank, region in decode.regions.items()
     ]
     for at, region in prefill.regions.items():
-        for pair in meeting.out_of(at, choose):
+        pairs = (pair for rank in decode.regions for pair in meeting.to(rank, choose))
+        for pair in (one for one in pairs if one.link.source == at):
             to = decode.regions[pair.link.destination].descriptor
             for tokens, layers in writes(pair.link, TOKENS, RHYTHM):
                 ranges = pair.segments(SOURCE_BLOCKS, BLOCKS_TO, tokens, layers).writes()

@@ -88,7 +88,6 @@ def one_page(order: LayoutOrder, tokens: int = 128) -> Pair:
 @pytest.mark.parametrize(("order", "writes"), [(HND, 1), (NHD, 128)])
 def test_a_page_of_128_tokens_sliced_by_heads(order: LayoutOrder, writes: int) -> None:
     assert len(one_page(order).segments([3], [5], range(128))) == writes
-    assert one_page(order).segments_per_unit == writes
 
 
 def test_a_slice_begins_where_its_heads_do() -> None:

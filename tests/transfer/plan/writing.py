@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from pdgate.transfer.plan import count
-from pdgate.transfer.plan.count import Rhythm, chunks
+from pdgate.transfer.plan.count import Chunks, Rhythm
 from pdgate.transfer.plan.layout import KvLayout, Rank
 from pdgate.transfer.plan.links import Link, links_to, spread
 
 
 def writes(link: Link, tokens: range, rhythm: Rhythm) -> Iterator[tuple[range, range]]:
     """(tokens, layers) of each write of one link."""
-    for chunk in chunks(tokens, rhythm.chunk_tokens):
+    for chunk in Chunks(tokens, rhythm.chunk_tokens):
         if rhythm.by_layer:
             for layer in link.layers:
                 yield chunk, range(layer, layer + 1)

@@ -40,3 +40,27 @@ def test_nobody_waits_for_a_region_that_is_closed() -> None:
     late = expected(arrivals, 1)
 
     assert (early.state, late.state) == (State.FAILED, State.FAILED)
+
+
+def test_who_gave_up_leaves_nothing_behind() -> None:
+    """Each push that fails gives up, and has an immediate that no other will have."""
+    arrivals = Arrivals()
+    first, second = expected(arrivals, 2), expected(arrivals, 1)
+    arrivals.count(1)
+
+    first.cancel()
+
+    assert second.state is State.DONE
+    expected(arrivals, 1).cancel()
+    assert not arrivals._waiting
+
+
+def test_what_landed_for_nobody_is_forgotten() -> None:
+    arrivals = Arrivals()
+    for immediate in (1, 2):
+        arrivals.count(immediate)
+
+    arrivals.forget(range(2, 9))
+
+    assert list(arrivals._counts) == [1]
+    assert expected(arrivals, 1).state is State.DONE

@@ -102,9 +102,11 @@ def test_work_that_was_given_up_before_it_began_is_not_begun(jobs: TransferJobs)
         assert full.acquire(timeout=SECONDS)
     waiting = jobs.start("another", SECONDS, TransferPlan(lambda _: worked.set()))
     waiting.cancel()
-    go_on.set()
 
-    assert waiting.settle(SECONDS)
+    assert waiting.settled
+    go_on.set()
+    for transfer in held:
+        transfer.wait(SECONDS)
     assert not worked.is_set()
 
 
@@ -131,6 +133,61 @@ def test_an_earlier_deadline_is_kept_behind_a_later_one() -> None:
         with pytest.raises(TransferError, match="soon took too long"):
             soon.wait(SECONDS)
         assert not late.over
+
+
+def test_an_interrupt_that_breaks_keeps_no_end_from_being_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nor the next deadline from being kept."""
+
+    def breaks() -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(TransferDeadlines()) as deadlines:
+        late, next_one = RunningTransfer("late"), RunningTransfer("the next one")
+        told = threading.Event()
+        late.on_interrupt(breaks)
+        late.add_done_callback(lambda _: told.set())
+        deadlines.add(late, 0.05)
+
+        assert told.wait(SECONDS)
+        deadlines.add(next_one, 0.05)
+        with pytest.raises(TransferError, match="the next one took too long"):
+            next_one.wait(SECONDS)
+    assert "could not be interrupted" in caplog.text
+
+
+def test_deadlines_are_kept_once_there_is_room_for_their_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(TransferDeadlines()) as deadlines:
+        late = RunningTransfer("late")
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(RuntimeError):
+                deadlines.add(RunningTransfer("the first one"), 0.05)
+        deadlines.add(late, 0.05)
+
+        assert late._ends_within(SECONDS)
+
+
+def test_a_transfer_without_room_for_a_thread_fails_alone(
+    jobs: TransferJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        failed = jobs.start("a copy", SECONDS, TransferPlan(lambda _: None))
+    assert (failed.state, failed.settled) == (State.FAILED, True)
+    assert "can't start new thread" in str(failed.error)
+    assert not jobs._alive
+
+    jobs.start("a copy", SECONDS, TransferPlan(lambda _: None)).wait(SECONDS)
 
 
 def test_transfers_that_ended_are_not_kept_until_their_deadline() -> None:

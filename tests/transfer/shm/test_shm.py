@@ -1,5 +1,6 @@
 """What only the shm backend can do wrong."""
 
+import contextlib
 import gc
 import os
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from pdgate.transfer.base import PeerLost, Range, StaleDescriptor, State, TransferError
+from pdgate.transfer.runtime import strangers
+from pdgate.transfer.shm import owner as shm_owner
 from pdgate.transfer.shm import wire
 from pdgate.transfer.shm.backend import ShmBackend
 from pdgate.transfer.shm.segment import HEADER_BYTES, Segment, create
@@ -169,6 +172,28 @@ def test_a_stranger_gets_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
         with pytest.raises(TransferError, match="refused"):
             ours.read(ours.allocate(10), remote, [Range(0, 0, 10)], SECONDS).wait(SECONDS)
+
+
+def test_strangers_that_say_nothing_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would cost a thread and a descriptor for as long as it likes, whoever's it is."""
+    monkeypatch.setattr(wire, "same_user", lambda _: False)
+    with closing(ShmBackend()) as shm, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(closing(wire.new_socket())) for _ in range(strangers.MOST + 8)]
+        name = shm.allocate(1).descriptor.address["socket"]
+        for sock in socks:
+            sock.connect(wire.path(name))
+        socks[0].settimeout(SECONDS)
+
+        assert socks[0].recv(1) == b""
+
+
+def test_a_peer_that_says_nothing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_owner, "HELLO_SECONDS", 0.1)
+    with closing(ShmBackend()) as shm, closing(wire.new_socket()) as sock:
+        sock.settimeout(SECONDS)
+        sock.connect(wire.path(shm.allocate(1).descriptor.address["socket"]))
+
+        assert sock.recv(1) == b""
 
 
 def test_the_kernel_says_who_is_calling() -> None:

@@ -13,8 +13,9 @@ from pdgate.gateway.metrics import families
 from pdgate.gateway.metrics.call_stats import CallStats
 from pdgate.gateway.metrics.family import Counter, Gauge, SampleMerge, Samples
 from pdgate.gateway.metrics.histogram import Histogram
+from pdgate.gateway.metrics.page import registry_of
 from pdgate.gateway.sync.workers.metrics import WorkerMetrics
-from pdgate.gateway.wiring.metrics import registry_of, together
+from pdgate.gateway.wiring.metrics import together
 from tests.support.waiting import until
 
 
@@ -43,7 +44,9 @@ def metrics_of(counted: Counted, folder: Path) -> WorkerMetrics:
 
 def page(worker: WorkerMetrics) -> dict[str, float]:
     """What this worker answers to /metrics: sample and its label values -> value."""
-    text = generate_latest(registry_of(worker.collect)).decode()
+    text = generate_latest(
+        registry_of(lambda: iter(worker.together(worker._number(), [*worker.own()])))
+    ).decode()
     return {
         " ".join((sample.name, *sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -86,6 +89,47 @@ def test_of_a_dead_worker_only_what_never_falls_stays(tmp_path: Path) -> None:
         after["pdgate_call_seconds_count m plain"] == before[1]["pdgate_call_seconds_count m plain"]
     )
     living.close()
+
+
+def test_the_pages_of_the_dead_become_one(tmp_path: Path) -> None:
+    """Each that ever was made every look dearer, and took room on the disk."""
+    living = metrics_of(Counted(1, 1), tmp_path)
+    total = 1
+    for calls in (2, 3):
+        dead = metrics_of(Counted(calls, 7), tmp_path)
+        page(dead)
+        (left,) = [path for path in tmp_path.glob("*.json") if path != living._path]
+        content, total = left.read_bytes(), total + calls
+        dead.close()
+
+        living._try_to_write(living._number(), living.own())
+
+        assert [*tmp_path.glob("*.json")] == [living._path]
+        assert [*tmp_path.glob("*.alive")] == [living._path.with_suffix(".alive")]
+        # As for a worker that has listed and read it before.
+        left.write_bytes(content)
+        left.with_suffix(".alive").touch()
+        for _ in range(2):
+            after = page(living)
+            assert after["pdgate_api_calls_total chat ok"] == total
+            assert after["pdgate_calls_in_flight"] == 1
+            living._try_to_write(living._number(), living.own())
+    living.close()
+
+
+def test_what_was_looked_at_before_is_not_written_behind_what_came_later(tmp_path: Path) -> None:
+    """Each is written by a thread of its own, and the last of them may be the first."""
+    counted = Counted(1, 0)
+    told, other = metrics_of(counted, tmp_path), metrics_of(Counted(0, 0), tmp_path)
+    before, found = told._number(), [*told.own()]
+    counted.calls = 5
+    told._try_to_write(told._number(), told.own())
+
+    told._try_to_write(before, found)
+
+    assert page(other)["pdgate_api_calls_total chat ok"] == 5
+    told.close()
+    other.close()
 
 
 def test_an_engine_is_up_if_any_worker_may_call_it(tmp_path: Path) -> None:
@@ -181,8 +225,7 @@ async def test_a_worker_tells_the_others_also_when_nobody_asks_it(tmp_path: Path
     counted = Counted(1, 0)
     quiet, asked = metrics_of(counted, tmp_path), metrics_of(Counted(0, 0), tmp_path)
     running = asyncio.create_task(quiet.run())
-    await asyncio.sleep(0)
-    assert page(asked)["pdgate_api_calls_total chat ok"] == 1
+    await until(lambda: page(asked)["pdgate_api_calls_total chat ok"] == 1, "a first call")
 
     counted.calls = 2
     await until(lambda: page(asked)["pdgate_api_calls_total chat ok"] == 2, "a second call")
@@ -209,7 +252,7 @@ async def test_a_folder_that_is_gone_stops_no_metrics_of(
 
     assert not running.done()
     for _ in range(3):
-        worker._try_to_write()
+        worker._try_to_write(worker._number(), worker.own())
     # Once, and not twice a second.
     assert caplog.text.count("cannot see") == 1
     running.cancel()

@@ -10,7 +10,7 @@ from pdgate.gateway.sync.workers.neighbourhood import Neighbourhood
 from pdgate.gateway.sync.workers.table import ROW_WORDS, ROWS, TABLE_BYTES, Table, TableView, key_of
 
 KEYS = [key_of("instance", name) for name in "abcdef"]
-numbers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4)
+numbers = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=table.NUMBERS, max_size=table.NUMBERS)
 steps = st.lists(st.tuples(st.sampled_from(KEYS), st.none() | numbers), max_size=60)
 
 
@@ -41,7 +41,7 @@ def test_readers_see_what_was_written_last_of_those_that_are_there(
             if key not in there:
                 row = writer.give(key)
                 assert row is not None
-                assert row.tolist() == [0, 0, 0, 0]
+                assert row.tolist() == [0] * table.NUMBERS
                 there[key] = row
             for index, number in enumerate(written):
                 there[key][index] = number
